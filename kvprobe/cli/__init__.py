@@ -1,0 +1,1 @@
+"""One small file per command: parse, call, print. Heavy imports stay inside the commands."""

@@ -1,0 +1,1 @@
+"""What it means: validity first, then symptoms and causes."""

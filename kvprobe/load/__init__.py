@@ -1,0 +1,1 @@
+"""What we send: workloads, prompts, arrivals, and the one place that stamps time."""

@@ -1,0 +1,1 @@
+"""What we see: metrics, GPU, host, sampled on a clock beside the load."""

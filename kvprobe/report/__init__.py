@@ -1,0 +1,1 @@
+"""What we show. All foreign text passes through `sanitize`."""

@@ -1,0 +1,1 @@
+"""Numbers from records and samples: percentiles with intervals, activity, rates."""
