@@ -1,0 +1,42 @@
+# `make run` and `make test` are all that a fresh machine with Python 3.11+ needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help run test lint types check bench clean
+
+help: ## what can be made here
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+# torch first and by its pinned version: left to an open range, pip fetches gigabytes of CUDA.
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvprobe needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: $(VENV)/.run ## install, then load the bundled server with a shared prefix and say what it means
+	$(BIN)/kvprobe run workloads/shared_prefix.yaml
+
+test: $(VENV)/.dev ## install, then run the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy --strict
+	$(BIN)/mypy
+
+check: lint types test ## all that the CI asks
+
+bench: $(VENV)/.dev ## the client's clock against a server that knows the truth
+	$(BIN)/python benchmarks/client_truth.py
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -1,0 +1,92 @@
+"""The argument parser: argparse with errors that are `Problem`s, and the options all commands share."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from kvprobe.errors import Problem, UsageError
+
+_UNRECOGNISED = re.compile(r"^unrecognized arguments: (\S+)")
+_CHOICE = re.compile(r"^argument (\S+): invalid choice: '?([^' ]*)'? \(choose from (.*)\)$")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises `UsageError` with a fix instead of printing and exiting."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self._problem(message))
+
+    def _problem(self, message: str) -> Problem:
+        help_fix = f"see `{self.prog} --help`"
+        if found := _UNRECOGNISED.match(message):
+            option = found.group(1).split("=")[0]
+            known = [o for action in self._all_actions() for o in action.option_strings]
+            return Problem(
+                "unknown_option",
+                f"`{option}` is no option of `{self.prog}`",
+                _meant(option, known) or help_fix,
+            )
+        if found := _CHOICE.match(message):
+            offered = re.findall(r"[\w.-]+", found.group(3))
+            return Problem(
+                "bad_value",
+                f"`{found.group(2)}` is no {found.group(1)}: choose from {', '.join(offered)}",
+                _meant(found.group(2), offered) or help_fix,
+            )
+        return Problem("usage", message, help_fix)
+
+    def _all_actions(self) -> list[argparse.Action]:
+        """Own options, and those of the commands below: argparse reports leftovers at the top."""
+        actions = list(self._actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for child in set(action.choices.values()):
+                    actions.extend(child._actions)
+        return actions
+
+
+def _meant(word: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that every command takes."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="more detail on stderr, tracebacks of defects"
+    )
+    group.add_argument("--no-color", action="store_true", help="no colours (NO_COLOR is obeyed too)")
+
+
+def from_environment(args: argparse.Namespace, converters: dict[str, Callable[[str], object]]) -> None:
+    """Fill options that were not given from `KVPROBE_<OPTION>`; options beat the environment.
+
+    `converters` maps the option's dest to the function that reads its text; a bad value raises
+    `UsageError` naming the variable.
+    """
+    for dest, convert in converters.items():
+        variable = f"KVPROBE_{dest.upper()}"
+        text = os.environ.get(variable)
+        if text is None or getattr(args, dest) is not None:
+            continue
+        try:
+            setattr(args, dest, convert(text))
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise UsageError(
+                Problem(
+                    "bad_value", f"environment variable {variable}: {error}", f"correct or unset {variable}"
+                )
+            ) from error

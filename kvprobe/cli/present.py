@@ -1,0 +1,60 @@
+"""A run's result on stdout: one JSON document, or text for a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.evidence.rundata import RunData
+    from kvprobe.summary.build import Summary
+
+PLAIN_WIDTH = 100
+"""Columns when stdout is no terminal: files and pipes are read later on an unknown screen."""
+
+
+def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: bool, no_color: bool) -> None:
+    """Print the result; a closed stdout raises BrokenPipeError for the caller of `main`."""
+    if as_json:
+        from kvprobe.report.document import run_document
+
+        sys.stdout.write(json.dumps(run_document(data, summary, diagnosis), allow_nan=False) + "\n")
+        sys.stdout.flush()
+        return
+    from kvprobe.report.terminal import render_run
+
+    render_run(summary, diagnosis, console(no_color=no_color), banner=_banner(data))
+    sys.stdout.flush()
+
+
+def console(*, no_color: bool) -> Console:
+    """A rich console that never sends an escape code where none was asked for."""
+    from rich.console import Console
+
+    plain = (
+        no_color or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    )
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", PLAIN_WIDTH))
+    return Console(
+        no_color=plain,
+        force_terminal=False if plain else None,
+        color_system=None if plain else "auto",
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def _banner(data: RunData) -> str | None:
+    if data.status == "complete":
+        return None
+    cut = "was killed" if data.status == "killed" else "did not run to its planned end"
+    lost = f"; {len(data.opened)} requests were in flight" if data.opened else ""
+    damaged = f"; {data.bad_lines} damaged lines left out" if data.bad_lines else ""
+    return f"PARTIAL: the run {cut}{lost}{damaged}"

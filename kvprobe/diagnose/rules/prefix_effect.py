@@ -1,0 +1,104 @@
+"""What prefix caching did in this run: an expected effect, told with its intervals."""
+
+from __future__ import annotations
+
+from kvprobe.diagnose.contrast import UNCHANGED, Contrast, contrast
+from kvprobe.diagnose.model import Observation, Quantity
+from kvprobe.diagnose.rules.base import Outcome
+from kvprobe.diagnose.view import View
+from kvprobe.summary.quantiles import Quantile, Ratio
+from kvprobe.summary.units import seconds
+
+
+def prefix_effect(view: View) -> Outcome:
+    """Needs requests that hit and requests that did not; concludes how TTFT and decode differ."""
+    found = contrast(view.ok)
+    if found is None:
+        return Outcome()
+    if found.too_small is not None:
+        text = f"What prefix hits changed cannot be told: {found.too_small}."
+        return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_counts(found))])
+    text = " ".join([_ttft_sentence(found), _tpot_sentence(found), *_meaning(found), *_caveats(found)])
+    return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_facts(found))])
+
+
+def _interval(ratio: Ratio) -> str:
+    return (
+        f"[{ratio.lo:.2f}, {ratio.hi:.2f}]"
+        if ratio.lo is not None and ratio.hi is not None
+        else "[no interval]"
+    )
+
+
+def _ttft_fell(c: Contrast) -> bool:
+    return c.ttft_ratio is not None and c.ttft_ratio.lo is not None and c.ttft_ratio.lo > 1.0
+
+
+def _median(q: Quantile | None) -> str:
+    return seconds(q.value) if q is not None and q.value is not None else "not known"
+
+
+def _ttft_sentence(c: Contrast) -> str:
+    ratio = c.ttft_ratio
+    who = (
+        f"{_median(c.ttft_cold)} for {len(c.cold)} cold requests ({c.families} prefixes) against "
+        f"{_median(c.ttft_warm)} for {len(c.warm)} warm ones"
+    )
+    if ratio is None or ratio.value is None:
+        return f"TTFT: median {who}."
+    if _ttft_fell(c):
+        return (
+            f"TTFT fell {ratio.value:.1f} times {_interval(ratio)} where the prefix was cached: median {who}."
+        )
+    return f"TTFT was not shown to fall where the prefix came again: median {who}, ratio {ratio.value:.2f} {_interval(ratio)}."
+
+
+def _tpot_sentence(c: Contrast) -> str:
+    ratio = c.tpot_ratio
+    if ratio is None or ratio.value is None:
+        return "Decode speed cannot be compared: no usage, or single-token answers."
+    against = "cold ones that decoded at the same time" if c.tpot_matched else "cold ones"
+    told = f"TPOT of warm requests is {ratio.value:.2f} times {_interval(ratio)} that of {against}"
+    if c.tpot_verdict == "unchanged" and ratio.lo is not None and ratio.hi is not None:
+        width = max(abs(ratio.lo - 1.0), abs(ratio.hi - 1.0))
+        return f"Decode did not change, to within {100 * width:.0f} %: {told}."
+    if c.tpot_verdict == "differs":
+        return f"Decode differed: {told}; prefix caching does not explain that."
+    return f"Whether decode changed cannot be told to within {100 * UNCHANGED:.0f} %: {told}."
+
+
+def _meaning(c: Contrast) -> list[str]:
+    if not _ttft_fell(c):
+        return []
+    return ["This is what prefix caching does: it saves prefill, never decode."]
+
+
+def _caveats(c: Contrast) -> list[str]:
+    basis = (
+        ["The server reports no cached tokens: cold is the first request of a prefix, warm those after it."]
+        if c.basis == "send_order"
+        else []
+    )
+    return [*basis, *(f"Mind that {note}." for note in c.notes)]
+
+
+def _counts(c: Contrast) -> dict[str, Quantity]:
+    return {
+        "cold_requests": Quantity(len(c.cold), "count"),
+        "cold_prefixes": Quantity(c.families, "count"),
+        "warm_requests": Quantity(len(c.warm), "count"),
+    }
+
+
+def _facts(c: Contrast) -> dict[str, Quantity]:
+    facts = _counts(c)
+    for name, q in (("ttft_cold_p50", c.ttft_cold), ("ttft_warm_p50", c.ttft_warm)):
+        if q is not None:
+            facts[name] = Quantity(q.value, "s")
+            facts[f"{name}_ci"] = Quantity([q.lo, q.hi], "s")
+    for name, ratio in (("ttft_cold_over_warm", c.ttft_ratio), ("tpot_warm_over_cold", c.tpot_ratio)):
+        if ratio is not None:
+            facts[name] = Quantity(ratio.value, "ratio")
+            facts[f"{name}_ci"] = Quantity([ratio.lo, ratio.hi], "ratio")
+    facts["tpot_verdict"] = Quantity(c.tpot_verdict)
+    return facts

@@ -1,0 +1,102 @@
+"""Did the load reach a steady state?
+
+Two straight lines are fitted over the time of sending: requests in flight, and TTFT. A line that
+surely rises or falls (95 % t-interval of the slope without zero) and by a lot over the window means
+that the numbers depend on how long the run was. TTFT is taken within its class first (served from
+the prefix cache or not), so that a cache that warms up in the course of a run is not taken for drift.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvprobe.diagnose.issues import Issue
+from kvprobe.diagnose.view import View
+from kvprobe.summary.latency import NS, ttft_s
+from kvprobe.summary.quantiles import Floats
+from kvprobe.summary.units import seconds
+
+MIN_ROWS = 30
+DRIFT_SHARE = 0.5
+"""Change over the window, as a share of the median, below which a slope does not matter."""
+MIN_TURNS = 3.0
+"""A window shorter than so many typical requests is all ramp."""
+_NORMAL_975 = 1.959964
+
+
+def not_steady(view: View) -> Iterator[Issue]:
+    span, e2e = view.summary.window.seconds, view.summary.metrics.e2e_s.p50
+    if span is not None and e2e is not None and span < MIN_TURNS * e2e:
+        yield Issue(
+            "warning",
+            "warning",
+            f"no steady state: the window of {seconds(span)} is shorter than {MIN_TURNS:g} typical requests "
+            f"({seconds(e2e)})",
+        )
+        return
+    for name, (times, values) in (("requests in flight", _in_flight(view)), ("TTFT", _ttft(view))):
+        change = drift(times, values)
+        if change is not None and change > 0:
+            yield Issue(
+                "warning",
+                "warning",
+                f"no steady state: {name} rose by {100 * change:.0f} % of its median over the window; "
+                "percentiles depend on the length of the run",
+            )
+            return
+
+
+def drift(times_s: Floats, values: Floats) -> float | None:
+    """Change over the window as a share of the median, where the slope surely is not 0; else null."""
+    n = int(times_s.size)
+    middle = float(np.median(values)) if n else 0.0
+    if n < MIN_ROWS or middle <= 0.0:
+        return None
+    centred = times_s - times_s.mean()
+    spread = float(np.sum(centred**2))
+    if spread == 0.0:
+        return None
+    slope = float(np.sum(centred * values)) / spread
+    residuals = values - values.mean() - slope * centred
+    error = math.sqrt(float(np.sum(residuals**2)) / (n - 2) / spread)
+    if abs(slope) <= student_975(n - 2) * error:
+        return None
+    change = slope * float(times_s.max() - times_s.min()) / middle
+    return change if abs(change) > DRIFT_SHARE else None
+
+
+def student_975(freedom: int) -> float:
+    """97.5 % point of Student's t (Cornish-Fisher expansion; 4 digits from 10 degrees of freedom on)."""
+    z = _NORMAL_975
+    first = (z**3 + z) / (4 * freedom)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return z + first + second
+
+
+def _in_flight(view: View) -> tuple[Floats, Floats]:
+    """Requests in flight just after each one was sent."""
+    starts = sorted(r.sent_ns for r in view.run.records if r.sent_ns is not None)
+    ends = sorted(e for r in view.run.records if r.sent_ns is not None and (e := r.end_ns or r.last_token_ns))
+    at = [r.sent_ns for r in view.ok if r.sent_ns is not None]
+    counts = [bisect_right(starts, t) - bisect_right(ends, t) for t in at]
+    return np.asarray(at, dtype=np.float64) * NS, np.asarray(counts, dtype=np.float64)
+
+
+def _ttft(view: View) -> tuple[Floats, Floats]:
+    """TTFT over the time of sending, each class brought to the median of all."""
+    rows = [(r, v) for r in view.ok if (v := ttft_s(r)) is not None]
+    times = np.array([(r.sent_ns or 0) * NS for r, _ in rows], dtype=np.float64)
+    values = np.array([v for _, v in rows], dtype=np.float64)
+    cached = np.array(
+        [bool(r.cached_tokens and r.prompt_tokens and 2 * r.cached_tokens > r.prompt_tokens) for r, _ in rows]
+    )
+    if values.size:
+        middle = float(np.median(values))
+        for kind in (cached, ~cached):
+            if kind.any() and float(np.median(values[kind])) > 0.0:
+                values[kind] *= middle / float(np.median(values[kind]))
+    return times, values

@@ -1,0 +1,219 @@
+"""One keep-alive connection to the target, on geventhttpclient's socket pool and parser.
+
+geventhttpclient's own response object reads in small blocks and hands over lines; both hide when
+the bytes landed. So the pool gives the socket, the parser only parses, and the bytes are received
+here: one clock reading per receive, taken before anything else is done with them.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from geventhttpclient.client import HTTPClient, HTTPClientPool
+from geventhttpclient.connectionpool import ConnectionPool, SSLConnectionPool
+from geventhttpclient.response import HTTPResponse
+
+RECEIVE_BYTES = 65536
+MAX_HEAD_BYTES = 65536
+
+
+class PeerClosed(Exception):
+    """The server closed the connection in an orderly way (FIN)."""
+
+
+class HeadTooLarge(Exception):
+    """The response head is larger than any honest one."""
+
+
+@lru_cache(maxsize=2)
+def _shared_ssl_context(insecure: bool) -> ssl.SSLContext:
+    """The process's one context: to build one costs some 64 ms of CPU, which would freeze the loop."""
+    context = ssl.create_default_context()
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@lru_cache(maxsize=8)
+def _resolved(host: str, port: int) -> list[Any]:
+    """Addresses of the target, looked up once per process.
+
+    gevent resolves in a thread pool; with hundreds of users that start together the look-ups would
+    queue behind each other and be measured as connect time.
+    """
+    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+
+
+class _LoadPoolHabits:
+    """What both kinds of pool do differently here."""
+
+    _connection_host: str
+    _connection_port: int
+
+    def _resolve(self) -> list[Any]:
+        return _resolved(self._connection_host, self._connection_port)
+
+    def after_connect(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _is_socket_alive(self, sock: socket.socket | None) -> bool:
+        """poll, not select: select cannot look at descriptors above 1,023."""
+        if sock is None or sock.fileno() < 0:
+            return False
+        poller = _system_poll()
+        poller.register(sock.fileno(), select.POLLIN)
+        return not poller.poll(0)
+
+
+def _system_poll() -> Any:
+    """The unpatched poll object: with a zero timeout it never blocks, so gevent need not know."""
+    from gevent.monkey import get_original
+
+    return get_original("select", "poll")()
+
+
+class _PlainPool(_LoadPoolHabits, ConnectionPool):  # type: ignore[misc]
+    pass
+
+
+class _TlsPool(_LoadPoolHabits, SSLConnectionPool):  # type: ignore[misc]
+    pass
+
+
+def open_client(base_url: str, *, insecure: bool = False, connect_timeout_s: float = 10.0) -> HTTPClient:
+    """A client of one connection for the scheme, host and port of `base_url`; connects later."""
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    client = HTTPClient(host, port, concurrency=1, connection_timeout=connect_timeout_s)
+    options: dict[str, Any] = {"size": 1, "connection_timeout": connect_timeout_s}
+    if tls:
+        # The pool sets check_hostname on what the factory returns to `not insecure`: for a shared
+        # context the same value every time.
+        client._connection_pool = _TlsPool(
+            host,
+            port,
+            host,
+            port,
+            insecure=insecure,
+            ssl_context_factory=lambda cafile=None: _shared_ssl_context(insecure),
+            **options,
+        )
+    else:
+        client._connection_pool = _PlainPool(host, port, host, port, **options)
+    return client
+
+
+class UserClientPool(HTTPClientPool):  # type: ignore[misc]
+    """A `client_pool` for Locust's FastHttpUser that makes clients as `open_client` does."""
+
+    def __init__(self, *, insecure: bool, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._options: dict[str, Any] = {"insecure": insecure, "connect_timeout_s": connect_timeout_s}
+
+    def get_client(self, url: Any) -> HTTPClient:
+        """The client for the URL's host and port, made at first use."""
+        parts = urlsplit(str(url))
+        key = (parts.hostname or "", parts.port)
+        if key not in self.clients:
+            self.clients[key] = open_client(str(url), **self._options)
+        return self.clients[key]
+
+
+class ResponseParser(HTTPResponse):  # type: ignore[misc]
+    """llhttp's parser; body pieces are queued, not joined."""
+
+    def __init__(self) -> None:
+        super().__init__("POST")
+        self.body: list[bytes] = []
+
+    def _on_body(self, buf: bytes | bytearray) -> None:
+        self.body.append(bytes(buf))
+
+    @property
+    def head_complete(self) -> bool:
+        """The head of the final answer is there (an interim 1xx is not one)."""
+        return bool(self.headers_complete) and self.get_code() >= 200
+
+    def header(self, name: str) -> str | None:
+        """A header's value; the first where it was sent more than once."""
+        value: str | list[str] | None = self.get(name)
+        return value[0] if isinstance(value, list) else value
+
+
+class Connection:
+    """What one user sends through: take a socket, send, receive stamped bytes, give it back."""
+
+    def __init__(self, client: HTTPClient) -> None:
+        self._pool = client._connection_pool
+        self._socket: Any = None
+        self._idle: Any = None
+        self.reused = False
+        self.parser = ResponseParser()
+        self.receives = 0
+        self.received_bytes = 0
+
+    def acquire(self) -> None:
+        """Take the kept socket, or connect. Raises OSError (refused, DNS, TLS, timeout, EMFILE)."""
+        self._socket = self._pool.get_socket()
+        self.reused = self._socket is self._idle
+        self._idle = None
+        self.parser = ResponseParser()
+        self.receives = 0
+        self.received_bytes = 0
+
+    def send(self, request: bytes, timeout_s: float) -> int:
+        """Send all of it; returns the instant just before, ns. Raises OSError."""
+        self._socket.settimeout(timeout_s)
+        sent_ns = time.monotonic_ns()
+        self._socket.sendall(request)
+        return sent_ns
+
+    def receive(self, timeout_s: float) -> int:
+        """Receive once and parse; returns the instant when the bytes were there, ns.
+
+        New body bytes are in `parser.body`. Raises TimeoutError, OSError, `PeerClosed`,
+        `HeadTooLarge`, HTTPParseError.
+        """
+        self._socket.settimeout(timeout_s)
+        data = self._socket.recv(RECEIVE_BYTES)
+        now_ns = time.monotonic_ns()
+        if not data:
+            raise PeerClosed
+        self.receives += 1
+        self.received_bytes += len(data)
+        self.parser.feed(data)
+        if self.received_bytes > MAX_HEAD_BYTES and not self.parser.headers_complete:
+            raise HeadTooLarge
+        return now_ns
+
+    def take_body(self) -> list[bytes]:
+        """Body pieces since the last call."""
+        body = self.parser.body
+        if body:
+            self.parser.body = []
+        return body
+
+    def release(self, *, reusable: bool) -> None:
+        """Give the socket back: kept when the exchange ended cleanly, else closed."""
+        sock, self._socket = self._socket, None
+        if sock is None:
+            return
+        if reusable and self.parser.message_complete and not self.parser.should_close():
+            self._idle = sock
+            self._pool.return_socket(sock)
+        else:
+            self._pool.release_socket(sock)
+
+    def close(self) -> None:
+        """Close the kept socket."""
+        self._idle = None
+        self._pool.close()

@@ -1,0 +1,344 @@
+"""One streaming request, from a plan to a `RequestRecord`.
+
+The only place that stamps time and decides what the first token is. While the stream runs, bytes
+are stamped when they land and cut into events, nothing more; JSON is parsed afterwards. The one
+exception are the events up to the first token (as a rule one or two): they are looked at as they
+come, after their stamp, because the time-out for the first token ends with it and the time-out
+for a gap begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+import msgspec
+from geventhttpclient.response import HTTPParseError
+
+from kvprobe.evidence.records import FailureKind, RequestRecord
+from kvprobe.load.connection import Connection, HeadTooLarge, PeerClosed
+from kvprobe.load.job import PlannedRequest
+from kvprobe.load.reading import StreamReading, judge_document
+from kvprobe.load.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLarge, RawEvent, SseSplitter, has_data
+from kvprobe.load.transport_failures import StreamFailure, body_failure, connect_failure, head_failure
+
+NS = 1_000_000_000
+MAX_ERROR_BODY_BYTES = 2048
+MAX_SKIPPED_BODY_BYTES = 65536
+"""Of a body that is no stream, so much is read to keep the connection; a longer one costs it."""
+MAX_STREAM_BYTES = 64 << 20
+AFTER_DONE_S = 1.0
+"""How long a server may take to end the response after `[DONE]` before we hang up."""
+STALE_S = 1.0
+"""A kept connection that closes without a byte within this time of sending was stale: the server
+had closed it before it saw the request. Later than that, the server had the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """All finite, seconds: to connect, from sending to the first token, between data events, in all."""
+
+    connect_s: float
+    first_token_s: float
+    gap_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """What all requests of a run have in common. `head` ends before Content-Length's value."""
+
+    chat: bool
+    model: str
+    timeouts: Timeouts
+    head: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the request body; they win over ours."""
+    worker: str = "0"
+    max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES
+
+
+def request_head(host: str, path: str, api_key: str | None) -> str:
+    """The constant part of the request head. Raises ValueError when the key cannot be a header."""
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: {host}",
+        "User-Agent: kvprobe",
+        "Accept: text/event-stream, application/json",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+    ]
+    if api_key is not None:
+        if not api_key.isascii() or not api_key.isprintable():
+            raise ValueError("the API key holds characters that a header cannot carry")
+        lines.append(f"Authorization: Bearer {api_key}")
+    return "\r\n".join(lines) + "\r\n"
+
+
+def build_request(planned: PlannedRequest, spec: StreamSpec, request_id: str) -> bytes:
+    """The bytes of one request, head and body, sent in one piece."""
+    body: dict[str, Any] = {"model": spec.model}
+    if spec.chat:
+        body["messages"] = planned.messages or [{"role": "user", "content": planned.prompt or ""}]
+    else:
+        body["prompt"] = planned.text()
+    body["max_tokens"] = planned.asked_completion_tokens
+    body["stream"] = True
+    body["stream_options"] = {"include_usage": True}
+    body |= spec.fields
+    encoded = msgspec.json.encode(body)
+    head = f"{spec.head}X-Request-Id: {request_id}\r\nContent-Length: {len(encoded)}\r\n\r\n"
+    return head.encode("ascii") + encoded
+
+
+def run_request(
+    connection: Connection,
+    planned: PlannedRequest,
+    spec: StreamSpec,
+    *,
+    request_id: str,
+    intended_ns: int,
+    request: bytes | None = None,
+    on_sent: Callable[[int], None] | None = None,
+    retain_chars: int = 0,
+) -> RequestRecord:
+    """Send one request, read its stream to the end and say what happened.
+
+    `request` may be built beforehand (`build_request`), so that building costs the schedule
+    nothing. `on_sent` is called once with the instant of sending. A failure is a record with a
+    kind, never an exception; a killed greenlet (GreenletExit) gives `cancelled_at_end`. What
+    `on_sent` raises comes through, with the connection closed.
+    """
+    record = _new_record(planned, spec, request_id, intended_ns)
+    if request is None:
+        request = build_request(planned, spec, request_id)
+    reading = StreamReading(2 * planned.asked_completion_tokens, retain_chars)
+    exchange = _Exchange(connection, spec, record, reading, on_sent)
+    failure: StreamFailure | None = None
+    try:
+        exchange.perform(request)
+    except StreamFailure as error:
+        failure = error
+    except gevent.GreenletExit:
+        failure = StreamFailure("cancelled_at_end", "the run ended")
+    finally:
+        record.receives = connection.receives
+        connection.release(reusable=failure is None and not exchange.hung_up)
+    if record.end_ns is None:
+        record.end_ns = time.monotonic_ns()
+    _yield_to_receivers()
+    reading.conclude(record, failure)
+    return record
+
+
+def _yield_to_receivers() -> None:
+    """Let the sockets that are ready be stamped before this stream is parsed."""
+    try:
+        gevent.sleep(0)
+    except gevent.GreenletExit:
+        return  # the stream is over: what it said still counts
+
+
+def _new_record(
+    planned: PlannedRequest, spec: StreamSpec, request_id: str, intended_ns: int
+) -> RequestRecord:
+    return RequestRecord(
+        request_id=request_id,
+        kind=planned.kind,
+        session=planned.session,
+        turn=planned.turn,
+        intended_ns=intended_ns,
+        asked_prompt_tokens=planned.asked_prompt_tokens,
+        asked_completion_tokens=planned.asked_completion_tokens,
+        prefix_id=planned.prefix_id,
+        worker=spec.worker,
+        warmup=planned.warmup,
+        plan_index=planned.index,
+    )
+
+
+class _Exchange:
+    """The live part: connect, send, receive until the stream is over."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        spec: StreamSpec,
+        record: RequestRecord,
+        reading: StreamReading,
+        on_sent: Callable[[int], None] | None,
+    ) -> None:
+        self.connection = connection
+        self.spec = spec
+        self.record = record
+        self.on_sent = on_sent
+        self.splitter = SseSplitter(spec.max_event_bytes)
+        self.reading = reading
+        self.hung_up = False
+        self._sent_ns = 0
+        self._last_data_ns = 0
+
+    def perform(self, request: bytes) -> None:
+        """Raises `StreamFailure`, GreenletExit and what `on_sent` raises."""
+        stamp = self._first_receive(request)
+        parser = self.connection.parser
+        while not parser.head_complete:
+            stamp = self._receive(head_failure)
+        self.record.status_code = parser.status_code
+        self.record.server_request_id = parser.header("x-request-id")
+        if parser.status_code != 200:
+            raise self._refusal()
+        encoding = (parser.header("content-encoding") or "identity").strip().lower()
+        if encoding != "identity":
+            raise StreamFailure("decode", f"Content-Encoding {encoding!r}, though identity was asked for")
+        kind = (parser.header("content-type") or "").lower()
+        if "json" in kind or "html" in kind:
+            raise self._no_stream(kind)
+        self._read_events(stamp)
+
+    def _first_receive(self, request: bytes) -> int:
+        """Send, and receive the first bytes; once more on a new connection if the kept one was stale."""
+        for last_try in (False, True):
+            self._acquire()
+            reused = self.connection.reused
+            try:
+                self._send(request)
+                stamp = self._receive(head_failure)
+            except StreamFailure as error:
+                quick = time.monotonic_ns() - self._sent_ns < STALE_S * NS
+                stale = error.kind == "reset_before_headers" and reused and quick
+                if last_try or not stale or self.connection.received_bytes:
+                    raise
+                self.connection.release(reusable=False)
+                continue
+            self.record.first_byte_ns = stamp
+            return stamp
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    def _acquire(self) -> None:
+        try:
+            self.connection.acquire()
+        except Exception as error:
+            raise connect_failure(error) from error
+
+    def _send(self, request: bytes) -> None:
+        timeouts = self.spec.timeouts
+        try:
+            self._sent_ns = self.connection.send(request, min(timeouts.first_token_s, timeouts.total_s))
+        except TimeoutError as error:
+            self._note_sent(time.monotonic_ns())
+            raise StreamFailure("timeout_first", "the server did not take the request") from error
+        except OSError:
+            # The server may have answered early and hung up (413, 401): its answer, if there is
+            # one, is still to be received; if not, the receive tells of the reset.
+            self._sent_ns = time.monotonic_ns()
+        self._note_sent(self._sent_ns)
+
+    def _note_sent(self, sent_ns: int) -> None:
+        first = self.record.sent_ns is None
+        self.record.sent_ns = self._sent_ns = sent_ns
+        if first and self.on_sent is not None:
+            self.on_sent(sent_ns)
+
+    def _receive(self, explain: Callable[[Exception], StreamFailure]) -> int:
+        """One receive within the deadline that applies now; its stamp."""
+        timeouts = self.spec.timeouts
+        deadline = self._sent_ns + int(timeouts.total_s * NS)
+        kind: FailureKind = "timeout_total"
+        if self.reading.done:
+            until = self._last_data_ns + int(AFTER_DONE_S * NS)
+        elif self.reading.first_token_seen:
+            until = self._last_data_ns + int(timeouts.gap_s * NS)
+        else:
+            until = self._sent_ns + int(timeouts.first_token_s * NS)
+        if until < deadline:
+            deadline = until
+            kind = "timeout_gap" if self.reading.first_token_seen else "timeout_first"
+        left_s = (deadline - time.monotonic_ns()) / NS
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            stamp = self.connection.receive(left_s)
+        except TimeoutError as error:
+            self.record.end_ns = time.monotonic_ns()
+            raise StreamFailure(kind, "timed out") from error
+        except (OSError, PeerClosed, HeadTooLarge, HTTPParseError) as error:
+            self.record.end_ns = time.monotonic_ns()
+            raise explain(error) from error
+        self.record.end_ns = stamp
+        return stamp
+
+    def _read_events(self, stamp: int) -> None:
+        connection, feed = self.connection, self.splitter.feed
+        try:
+            while True:
+                for part in connection.take_body():
+                    for event in feed(part):
+                        self._note(stamp, event)
+                if connection.parser.message_complete:
+                    break
+                if connection.received_bytes > MAX_STREAM_BYTES:
+                    raise StreamFailure("protocol_error", f"the stream exceeds {MAX_STREAM_BYTES} bytes")
+                stamp = self._receive(body_failure)
+        except EventTooLarge as error:
+            for event in error.events:
+                self._note(stamp, event)
+            raise StreamFailure("event_too_large", str(error)) from error
+        except StreamFailure as error:
+            ended_by_close = error.kind == "truncated" and self._is_close_delimited()
+            if not self.reading.done and not ended_by_close:
+                raise
+            self.hung_up = True  # all that was wanted is here; the connection is not kept
+        tail = self.splitter.tail()
+        if tail is not None:
+            self.reading.note_tail(stamp, tail)
+
+    def _is_close_delimited(self) -> bool:
+        """A body with neither length nor chunks ends with the connection, by the rules of HTTP."""
+        parser = self.connection.parser
+        return parser.header("content-length") is None and parser.header("transfer-encoding") is None
+
+    def _note(self, stamp: int, event: RawEvent) -> None:
+        if not has_data(event.block):
+            self.reading.note_stray(event)
+            return
+        self._last_data_ns = stamp
+        self.reading.note(stamp, event)
+
+    def _refusal(self) -> StreamFailure:
+        """The failure that a status other than 200 is, with the start of its body."""
+        parser = self.connection.parser
+        status = parser.status_code
+        body = self._short_body(MAX_ERROR_BODY_BYTES).decode("utf-8", "replace")
+        detail = f"HTTP {status}: {body}"
+        if status in (401, 403):
+            return StreamFailure("auth", detail)
+        if status == 429:
+            wait = parser.header("retry-after")
+            return StreamFailure("throttled", f"Retry-After: {wait}; {detail}" if wait else detail)
+        if 300 <= status < 400:
+            return StreamFailure("redirect_refused", f"HTTP {status} to {parser.header('location')}")
+        return StreamFailure("protocol_error" if status < 300 else "status", detail)
+
+    def _no_stream(self, kind: str) -> StreamFailure:
+        """The failure that a 200 with a page or a JSON document is."""
+        return judge_document(kind, self._short_body(MAX_SKIPPED_BODY_BYTES))
+
+    def _short_body(self, keep_bytes: int) -> bytes:
+        """The first bytes of a body that is no stream; what goes wrong meanwhile changes nothing."""
+        connection = self.connection
+        kept = bytearray()
+        skipped = 0
+        while True:
+            for part in connection.take_body():
+                kept += part[: keep_bytes - len(kept)]
+                skipped += len(part)
+            if connection.parser.message_complete or skipped > MAX_SKIPPED_BODY_BYTES:
+                return bytes(kept)
+            try:
+                self._receive(body_failure)
+            except StreamFailure:
+                return bytes(kept)

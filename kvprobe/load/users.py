@@ -1,0 +1,168 @@
+"""Locust's part: each user is a greenlet with one connection that sends what the conductor gives it.
+
+Import `locust` before this module (it patches the standard library); `kvprobe.load.worker` does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import gevent
+from locust import FastHttpUser, constant, task
+from locust.env import Environment
+from locust.exception import StopUser
+
+from kvprobe.errors import StorageError
+from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.samples import Sample
+from kvprobe.evidence.spool import SpoolWriter
+from kvprobe.load.conductor import Conductor, Ticket
+from kvprobe.load.connection import Connection, UserClientPool
+from kvprobe.load.stream import StreamSpec, run_request
+
+RETAINED_ANSWERS = 8
+RETAINED_CHARS = 400
+
+
+class Journal:
+    """The spool, until it fails once: then the load ends, and nothing more is written."""
+
+    def __init__(self, spool: SpoolWriter, conductor: Conductor) -> None:
+        self._spool = spool
+        self._conductor = conductor
+        self.failed = False
+
+    def write(self, item: RequestRecord | OpenedRequest | Sample) -> None:
+        """Never raises for a full disk; the conductor is told."""
+        if self.failed:
+            return
+        try:
+            self._spool.write(item)
+        except StorageError as error:
+            self.failed = True
+            self._conductor.end("storage", str(error), 0.0)
+
+
+@dataclass(slots=True)
+class LoadContext:
+    """What the users of a worker share."""
+
+    conductor: Conductor
+    journal: Journal
+    spec: StreamSpec
+    base_url: str
+    insecure: bool
+    run_token: str = ""
+    retained: int = 0
+
+    def __post_init__(self) -> None:
+        self.run_token = secrets.token_hex(4)
+
+    def request_id(self, index: int) -> str:
+        """Unique over runs: servers keep it in their logs when they are sent an X-Request-Id."""
+        return f"kvp-{self.run_token}-{index}"
+
+    def retain_chars(self, ticket: Ticket) -> int:
+        """Characters of this answer to keep: the first few measured ones have theirs kept."""
+        if ticket.planned.warmup or self.retained >= RETAINED_ANSWERS:
+            return 0
+        self.retained += 1
+        return RETAINED_CHARS
+
+
+class StreamUser(FastHttpUser):  # type: ignore[misc]
+    """One user. A subclass with `context` and `host` set is what Locust spawns (`user_class`)."""
+
+    abstract = True
+    wait_time = constant(0)
+    context_of_load: LoadContext
+
+    def __init__(self, environment: Environment) -> None:
+        load = self.context_of_load
+        timeout_s = load.spec.timeouts.connect_s
+        # One pool of one connection per user, without the client object that FastHttpUser would
+        # make of it at first use; the TLS context in it is the process's.
+        self.client_pool = UserClientPool(insecure=load.insecure, connect_timeout_s=timeout_s)
+        super().__init__(environment)
+        self._connection = Connection(self.client_pool.get_client(load.base_url))
+        self._first = True
+
+    @task  # type: ignore[untyped-decorator]
+    def send_next(self) -> None:
+        """Claim a request, run it, write its row, tell Locust; the user ends when there is none."""
+        ticket = self.context_of_load.conductor.claim(first=self._first)
+        self._first = False
+        if ticket is None:
+            raise StopUser
+        record = self._run(ticket)
+        load = self.context_of_load
+        load.journal.write(record)
+        load.conductor.finished(record)
+        self._tell_locust(record)
+
+    def _run(self, ticket: Ticket) -> RequestRecord:
+        load, planned = self.context_of_load, ticket.planned
+        request_id = load.request_id(planned.index)
+
+        def note_sent(sent_ns: int) -> None:
+            load.journal.write(
+                OpenedRequest(
+                    request_id=request_id,
+                    plan_index=planned.index,
+                    intended_ns=ticket.intended_ns,
+                    sent_ns=sent_ns,
+                    warmup=planned.warmup,
+                )
+            )
+
+        return run_request(
+            self._connection,
+            planned,
+            load.spec,
+            request_id=request_id,
+            intended_ns=ticket.intended_ns,
+            on_sent=note_sent,
+            retain_chars=load.retain_chars(ticket),
+        )
+
+    def _tell_locust(self, record: RequestRecord) -> None:
+        """One `request` event per request, for Locust's own page; our statistics are our own."""
+        took_ns = (record.end_ns or 0) - (record.sent_ns or record.intended_ns)
+        self.environment.events.request.fire(
+            request_type="POST",
+            name=record.kind,
+            response_time=took_ns / 1e6,
+            response_length=0,
+            exception=RuntimeError(record.failure) if record.failure else None,
+            context={},
+        )
+
+
+def user_class(load: LoadContext) -> type[StreamUser]:
+    """The concrete class for one run."""
+    fields = {"abstract": False, "context_of_load": load, "host": load.base_url}
+    return type("LoadUser", (StreamUser,), fields)
+
+
+class Crowd:
+    """The users of this worker, in a Locust environment of their own."""
+
+    def __init__(self, load: LoadContext) -> None:
+        self.environment = Environment(user_classes=[user_class(load)], host=load.base_url)
+        self._runner = self.environment.create_local_runner()
+
+    def spawn(self, users: int) -> None:
+        """Make all users now; they wait for the conductor."""
+        self._runner.start(users, spawn_rate=users)
+        spawning = self._runner.spawning_greenlet
+        if spawning is not None:
+            spawning.join()
+
+    def cancel(self, timeout_s: float = 3.0) -> None:
+        """End what is under way: each request becomes a `cancelled_at_end` row."""
+        self._runner.user_greenlets.kill(gevent.GreenletExit, block=True, timeout=timeout_s)
+
+    def close(self) -> None:
+        """Stop Locust's own greenlets."""
+        self._runner.quit()

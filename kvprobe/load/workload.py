@@ -1,0 +1,314 @@
+"""A workload file as a typed object: what is sent, how often, until when.
+
+`load_workload` is the way in; it raises one `UsageError` with all problems of the file and of the
+`--set` options. The object is frozen, `resolved_yaml` writes it back with every default filled in,
+and `content_hash` names what is sent, so that unlike runs are never compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kvprobe.errors import Problem, UsageError
+from kvprobe.load.workload_parts import (
+    MAX_DURATION_S,
+    MAX_FAMILY_REQUESTS,
+    MAX_OUTPUT_TOKENS,
+    MAX_REQUESTS,
+    MAX_TOKENS,
+    Arrival,
+    Breaker,
+    DistinctPrompt,
+    MixedLengthsPrompt,
+    Output,
+    Part,
+    PromptPart,
+    RequestOptions,
+    Sampling,
+    Seconds,
+    ServerArgs,
+    SharedPrefixPrompt,
+    TimestampFirstPrompt,
+    Timeouts,
+    Warmup,
+)
+from kvprobe.load.yaml_source import KeyPath, parse_yaml, read_text
+from kvprobe.load.yaml_write import write_yaml
+
+Kind = Literal["shared_prefix", "distinct", "mixed_lengths", "timestamp_first"]
+PROMPT_CLASSES: dict[str, type[PromptPart]] = {
+    cls.kind: cls for cls in (SharedPrefixPrompt, DistinctPrompt, MixedLengthsPrompt, TimestampFirstPrompt)
+}
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
+_NOT_SENT = ("name", "description", "sampling")
+"""Fields that say nothing of what the target receives; they stay out of the content hash."""
+
+
+class _Tagged(dict[str, Any]):
+    """A `prompt` mapping that knows which class its `kind` asks for."""
+
+    def __init__(self, tag: str, items: Mapping[str, Any]) -> None:
+        super().__init__(items)
+        self.tag = tag
+
+
+def _prompt_tag(value: Any) -> str | None:
+    if isinstance(value, PromptPart):
+        return value.kind
+    return value.tag if isinstance(value, _Tagged) else None
+
+
+PromptSpec = Annotated[
+    Annotated[SharedPrefixPrompt, Tag("shared_prefix")]
+    | Annotated[DistinctPrompt, Tag("distinct")]
+    | Annotated[MixedLengthsPrompt, Tag("mixed_lengths")]
+    | Annotated[TimestampFirstPrompt, Tag("timestamp_first")],
+    Discriminator(_prompt_tag),
+]
+
+
+class CrossProblem(NamedTuple):
+    """Something that is wrong between fields."""
+
+    loc: KeyPath
+    code: str
+    message: str
+    fix: str
+
+
+class Workload(Part):
+    """A kvprobe workload. Durations are text with a unit (500ms, 60s, 2m, 1h); lengths are tokens."""
+
+    model_config = ConfigDict(title="kvprobe workload")
+
+    name: str = Field(pattern=NAME_PATTERN, description="Short name; part of the run directory's name.")
+    description: str = Field(default="", max_length=2_000, description="What this workload is for, for people.")
+    kind: Kind = Field(description="How prompts relate to each other.")
+    seed: int = Field(
+        default=1, ge=0, lt=1 << 63, description="Seed of texts, lengths, order and Poisson arrivals (no unit)."
+    )
+    salt: Literal["run", "none"] = Field(
+        default="run",
+        description="`run`: texts differ from run to run, so that a run never measures an earlier run's cache; `none`: they are the same.",
+    )
+    endpoint: Literal["chat", "completions"] = Field(
+        default="chat", description="/v1/chat/completions or /v1/completions."
+    )
+    prompt: PromptSpec = Field(description="The form of the prompts; its keys depend on `kind`.")
+    output: Output = Field(description="Length of the answers.")
+    arrival: Arrival = Field(description="Exactly one of `closed` (users) and `open` (rate).")
+    requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_REQUESTS,
+        description="Measured requests (count). With `duration` too, whichever is reached first. Kinds with families: one round when neither is given.",
+    )
+    duration_s: Seconds | None = Field(
+        default=None, gt=0, le=MAX_DURATION_S, alias="duration", description="Time of the measured load (duration)."
+    )
+    warmup: Warmup = Field(default_factory=Warmup, description="Requests that are not measured.")
+    drain_s: Seconds = Field(
+        default=30.0, ge=0, le=3600, alias="drain", description="Wait for open requests at the end (duration)."
+    )
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="When a request is given up.")
+    sampling: Sampling = Field(default_factory=Sampling, description="How often the server is looked at.")
+    breaker: Breaker = Field(default_factory=Breaker, description="When the load gives up on a target.")
+    request: RequestOptions = Field(default_factory=RequestOptions, description="Further fields of each request.")
+    server_args: ServerArgs = Field(
+        default=(), description="Options of the bundled server; not used with --target. A list, or one line of text."
+    )
+
+    _unexpanded: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, data: Any) -> Any:
+        """Hands `prompt` to the class of its kind and plans one round where no end is given."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        prompt, kind = data.get("prompt"), data.get("kind")
+        # A mistyped kind is refused; its prompt is still judged by the kind that was likely meant.
+        near = difflib.get_close_matches(kind, PROMPT_CLASSES, n=1) if isinstance(kind, str) else []
+        if not isinstance(prompt, dict) or not near:
+            return data
+        data["prompt"] = _Tagged(near[0], prompt)
+        one_round = (prompt.get("families"), prompt.get("requests_per_family"))
+        if data.get("requests") is None and data.get("duration") is None and all(type(n) is int for n in one_round):
+            planned = prompt["families"] * prompt["requests_per_family"]
+            if 1 <= planned <= MAX_REQUESTS:
+                data["requests"] = planned
+        return data
+
+    @field_validator("name")
+    @classmethod
+    def _portable_name(cls, name: str) -> str:
+        if name in _RESERVED:
+            fix = "choose another name"
+            raise PydanticCustomError("bad_value", "this name is reserved on Windows", {"fix": fix})
+        return name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Workload:
+        problems = [*presence_problems(self.model_dump(exclude_none=True)), *self._cross_problems()]
+        if problems:
+            raise PydanticCustomError("workload_problems", "fields contradict each other", {"problems": problems})
+        return self
+
+    def _cross_problems(self) -> Iterator[CrossProblem]:
+        prompt = self.prompt
+        if isinstance(prompt, SharedPrefixPrompt):
+            if prompt.prefix_tokens + prompt.suffix_tokens.largest() > MAX_TOKENS:
+                message = f"prefix and suffix together can exceed {MAX_TOKENS:,} tokens"
+                yield CrossProblem(("prompt", "prefix_tokens"), "bad_value", message, "make one of them shorter")
+            if prompt.round_requests > MAX_FAMILY_REQUESTS:
+                message = f"families x requests_per_family is {prompt.round_requests:,}, above {MAX_FAMILY_REQUESTS:,}"
+                fix = "use fewer; a longer run goes on with new families"
+                yield CrossProblem(("prompt", "families"), "bad_value", message, fix)
+        if self.output.tokens.largest() > MAX_OUTPUT_TOKENS:
+            message = f"an answer can have more than {MAX_OUTPUT_TOKENS:,} tokens"
+            yield CrossProblem(("output", "tokens"), "bad_value", message, "ask for shorter answers")
+        for key, seconds in (("first_token", self.timeouts.first_token_s), ("gap", self.timeouts.gap_s)):
+            if seconds > self.timeouts.total_s:
+                message = f"`timeouts.{key}` is longer than `timeouts.total`, so it can never fire"
+                yield CrossProblem(("timeouts", key), "bad_value", message, "shorten it, or lengthen `total`")
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The JSON Schema, with the form of `prompt` tied to `kind`, which the union cannot say."""
+        schema = super().model_json_schema(*args, **kwargs)
+        schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+        schema["allOf"] = [
+            {
+                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {"properties": {"prompt": {"$ref": f"#/$defs/{prompt.__name__}"}}},
+            }
+            for kind, prompt in PROMPT_CLASSES.items()
+        ]
+        return schema
+
+    @property
+    def warmup_requests(self) -> int:
+        """Warm-up requests by number; 0 when the warm-up goes by time or there is none."""
+        return self.warmup.requests or 0
+
+    def resolved_yaml(self) -> str:
+        """The workload with every default filled in; `${VARIABLE}`s stand as they were written.
+
+        `load_workload` reads it back to an equal object.
+        """
+        return write_yaml(self.model_dump(mode="json", exclude_none=True), self._unexpanded)
+
+    def content_hash(self) -> str:
+        """SHA-256 of what is sent, as hex: canonical JSON without name, description and sampling.
+
+        `extra_body` enters as written, so that no secret that a variable holds enters a hash.
+        """
+        content = self.model_dump(mode="json", exclude_none=True, exclude=set(_NOT_SENT))
+        raw = {path: text for path, text in self._unexpanded.items() if path[:2] == ("request", "extra_body")}
+        for path, text in raw.items():
+            _put(content, path, text)
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def presence_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
+    """Alternatives of which none or too many are given; `data` need not be valid otherwise."""
+    arrival = data.get("arrival")
+    if isinstance(arrival, Mapping):
+        given = [key for key in ("closed", "open") if arrival.get(key) is not None]
+        if len(given) == 2:
+            message = "`closed` and `open` are both given, and a run has one kind of arrival"
+            yield CrossProblem(("arrival", "open"), "conflict", message, "keep one of the two")
+        elif not given:
+            message, fix = "`arrival` needs `closed` or `open`", "write `closed: {users: 4}` or `open: {rate: 2}`"
+            yield CrossProblem(("arrival",), "missing_key", message, fix)
+    warmup = data.get("warmup")
+    if isinstance(warmup, Mapping) and None not in (warmup.get("requests"), warmup.get("duration")):
+        message = "`requests` and `duration` of the warm-up are both given"
+        yield CrossProblem(("warmup", "duration"), "conflict", message, "keep one of the two")
+    endless = data.get("kind") in ("distinct", "mixed_lengths")
+    if endless and data.get("requests") is None and data.get("duration") is None:
+        message, fix = "nothing says when the run ends", "add `requests: 100` or `duration: 60s`"
+        yield CrossProblem((), "missing_key", message, fix)
+
+
+def load_workload(path_or_name: str, sets: Sequence[tuple[str, str]] = ()) -> Workload:
+    """Reads a workload file (or a bundled one by its name) and lays `--set` values over it.
+
+    UsageError carries every problem that was found, each with its place.
+    """
+    from kvprobe.load.workload_errors import translate
+    from kvprobe.load.workload_sets import apply_sets
+
+    path, shown = find_workload(path_or_name)
+    document = parse_yaml(read_text(path, shown), shown, os.environ)
+    apply_sets(document, sets, os.environ)
+    if not isinstance(document.value, dict):
+        mark = document.marks[()]
+        message = "a workload is a mapping of keys to values" if document.value is not None else "the file is empty"
+        fix = "start from one of the bundled workloads"
+        raise UsageError(*document.problems, mark.problem("wrong_type", message, fix))
+    try:
+        workload = Workload.model_validate(document.value)
+    except ValidationError as error:
+        raise UsageError(*in_order([*document.problems, *translate(error, document, Workload)])) from None
+    if document.problems:
+        raise UsageError(*in_order(document.problems))
+    workload._unexpanded.update(document.unexpanded)
+    return workload
+
+
+def in_order(problems: Sequence[Problem]) -> list[Problem]:
+    """Each problem once, in the order of the file; those of options last."""
+    unique = list(dict.fromkeys(problems))
+    return sorted(unique, key=lambda p: ((p.path or "").startswith("--"), p.line or 0, p.column or 0))
+
+
+def bundled_workloads() -> Path:
+    """The folder of the bundled workload files: in the wheel, else in the repository."""
+    package = Path(__file__).resolve().parent.parent
+    in_wheel = package / "bundled_workloads"
+    return in_wheel if in_wheel.is_dir() else package.parent / "workloads"
+
+
+def find_workload(path_or_name: str) -> tuple[Path, str]:
+    """The file that is meant, and how to call it in messages."""
+    path = Path(path_or_name)
+    if "\0" in path_or_name:
+        raise UsageError(Problem("not_found", "a path cannot hold a NUL character", "give the path of a YAML file"))
+    if path.exists():
+        return path, path_or_name
+    folder = bundled_workloads()
+    names = sorted(p.stem for p in folder.glob("*.yaml"))
+    if re.fullmatch(r"[a-z0-9_-]+", path_or_name) and path_or_name in names:
+        return folder / f"{path_or_name}.yaml", f"{path_or_name}.yaml"
+    from kvprobe.load.workload_errors import did_you_mean
+
+    fix = did_you_mean(path.stem, names) or f"give a file, or one of the bundled workloads: {', '.join(names)}"
+    raise UsageError(Problem("not_found", f"there is no workload file {path_or_name!r}", fix))
+
+
+def _put(content: Any, path: KeyPath, text: str) -> None:
+    for key in path[:-1]:
+        content = content[key]
+    content[path[-1]] = text

@@ -1,0 +1,96 @@
+"""`--set a.b=c`: values from the command line laid over those of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvprobe.errors import Problem, UsageError
+from kvprobe.load.yaml_source import KeyPath, Mark, YamlDocument, parse_yaml
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
+
+_REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
+    ("arrival", "open"): (("arrival", "closed"),),
+    ("arrival", "closed"): (("arrival", "open"),),
+    ("warmup", "requests"): (("warmup", "duration"),),
+    ("warmup", "duration"): (("warmup", "requests"),),
+    ("duration",): (("requests",),),
+}
+"""An option replaces the alternative that the file chose: `--rate 5` the file's users, and
+`--duration 60s` the file's number of requests."""
+
+
+def apply_sets(document: YamlDocument, sets: Sequence[tuple[str, str]], environ: Mapping[str, str]) -> None:
+    """Changes `document` in place; problems of the options are added to its problems."""
+    paths = [tuple(key.split(".")) for key, _ in sets]
+    for key, text in sets:
+        shown = f"--set {key}={text}"
+        mark = Mark(shown, 1, len(key) + len("--set ") + 2, shown)
+        if not _KEY.match(key):
+            message = f"`{key}` is not the dotted name of a key"
+            document.problems.append(mark.problem("bad_key", message, "write --set arrival.closed.users=4"))
+            continue
+        path = tuple(key.split("."))
+        try:
+            part = parse_yaml(text, shown, environ)
+        except UsageError as error:
+            document.problems.extend(_moved(problem, mark) for problem in error.problems)
+            continue
+        document.problems.extend(_moved(problem, mark) for problem in part.problems)
+        _forget_alternatives(document, path, paths)
+        _lay_over(document, path, part, mark)
+
+
+def _moved(problem: Problem, mark: Mark) -> Problem:
+    return mark.problem(problem.code, problem.message, problem.fix)
+
+
+def _forget_alternatives(document: YamlDocument, path: KeyPath, others: Sequence[KeyPath]) -> None:
+    for length in range(1, len(path) + 1):
+        for alternative in _REPLACES.get(path[:length], ()):
+            if any(other[: len(alternative)] == alternative for other in others):
+                continue
+            parent: Any = document.value
+            for key in alternative[:-1]:
+                parent = parent.get(key) if isinstance(parent, dict) else None
+            if isinstance(parent, dict) and parent.pop(alternative[-1], None) is not None:
+                _forget(document, alternative)
+
+
+def _forget(document: YamlDocument, path: KeyPath) -> None:
+    """Drops what is known of a value that is replaced, and of all below it."""
+    for table in (document.marks, document.key_marks, document.written, document.unexpanded):
+        for known in [known for known in table if known[: len(path)] == path]:
+            del table[known]
+    for marked in (document.spoilt, document.quoted):
+        marked.difference_update({known for known in marked if known[: len(path)] == path})
+
+
+def _lay_over(document: YamlDocument, path: KeyPath, part: YamlDocument, mark: Mark) -> None:
+    if document.value is None:
+        document.value = {}
+    parent = document.value
+    for length, key in enumerate(path[:-1], start=1):
+        if not isinstance(parent, dict):
+            break
+        child = parent.get(str(key))
+        if not isinstance(child, dict):
+            child = {}
+            _forget(document, path[:length])
+            document.marks[path[:length]] = document.key_marks[path[:length]] = mark
+        # A value that an alias shares with another place must change here only.
+        parent[str(key)] = child = dict(child)
+        parent = child
+    if not isinstance(parent, dict):
+        return
+    parent[str(path[-1])] = part.value
+    _forget(document, path)
+    document.marks[path] = document.key_marks[path] = mark
+    for below, text in part.written.items():
+        document.written[path + below] = text
+    for below, text in part.unexpanded.items():
+        document.unexpanded[path + below] = text
+    document.quoted.update(path + below for below in part.quoted)
+    document.spoilt.update(path + below for below in part.spoilt)

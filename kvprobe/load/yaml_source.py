@@ -1,0 +1,426 @@
+"""YAML text -> plain values, each with the place where it stands.
+
+The text comes from anybody, so the composer is our own: it walks the parser's events without
+recursion, caps size, depth, nodes and what aliases expand to, reads scalars by the YAML 1.2 core
+schema (`no` and `12:30:00` are text) and refuses tags, so that nothing is ever constructed but
+dicts, lists, strings, numbers, booleans and null. It goes on after a problem wherever the text can
+still be read, so that all problems of a file come at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from kvprobe.errors import Problem, UsageError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_NODES = 20_000
+"""Nodes of the document with every alias written out."""
+MAX_NUMBER_CHARS = 40
+MAX_SOURCE_LINE_CHARS = 300
+"""Longer lines are not shown: a caret under them would help nobody."""
+
+KeyPath = tuple[str | int, ...]
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUE = {"true", "True", "TRUE"}
+_FALSE = {"false", "False", "FALSE"}
+_INT = re.compile(r"[-+]?[0-9]+\Z")
+_OCTAL = re.compile(r"0o[0-7]+\Z")
+_HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z")
+_NAN = {".nan", ".NaN", ".NAN"}
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a text; `line` and `column` count from 1."""
+
+    path: str
+    line: int
+    column: int
+    source_line: str | None
+
+    def problem(self, code: str, message: str, fix: str | None = None) -> Problem:
+        """A `Problem` at this place."""
+        return Problem(code, message, fix, self.path, self.line, self.column, self.source_line)
+
+
+@dataclass(slots=True)
+class Node:
+    """A composed value before it becomes plain: `value` is a scalar, a list or a dict of Nodes."""
+
+    value: Any
+    mark: Mark
+    written: str | None = None
+    """The scalar as it stands in the text, variables not filled in; null for collections."""
+    quoted: bool = False
+    weight: int = 1
+    height: int = 1
+    key_marks: dict[str, Mark] = field(default_factory=dict)
+    spoilt: bool = False
+    """A problem was already reported here: what the schema says of it would only repeat that."""
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class YamlDocument:
+    """Plain values and, by key path, where and how each was written."""
+
+    value: Any
+    marks: dict[KeyPath, Mark] = field(default_factory=dict)
+    key_marks: dict[KeyPath, Mark] = field(default_factory=dict)
+    written: dict[KeyPath, str] = field(default_factory=dict)
+    quoted: set[KeyPath] = field(default_factory=set)
+    unexpanded: dict[KeyPath, str] = field(default_factory=dict)
+    """Text of the strings that a `${VARIABLE}` was filled into, as it stood before."""
+    spoilt: set[KeyPath] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+    def mark_at(self, path: KeyPath, *, key: bool = False) -> Mark | None:
+        """The place of `path`, or of the nearest value around it."""
+        if key and path in self.key_marks:
+            return self.key_marks[path]
+        for length in range(len(path), -1, -1):
+            if (mark := self.marks.get(path[:length])) is not None:
+                return mark
+        return None
+
+
+def read_text(path: Path, shown: str) -> str:
+    """The text of a configuration file; UsageError when it is none that can be read."""
+
+    def refuse(code: str, message: str, fix: str, line: int | None = None) -> UsageError:
+        return UsageError(Problem(code, message, fix, shown, line))
+
+    try:
+        if not path.is_file():
+            kind = "is a directory" if path.is_dir() else "is not a regular file"
+            raise refuse("not_a_file", f"{shown} {kind}", "give the path of a YAML file")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        message = f"{shown} cannot be read: {error.strerror or error}"
+        raise refuse("unreadable", message, "check the path and its permissions") from error
+    if len(data) > MAX_BYTES:
+        raise refuse(
+            "too_large",
+            f"{shown} is larger than {MAX_BYTES // 1024} KiB, which no workload file is",
+            "check that this is the file you meant",
+        )
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in data[:2] and len(data) > 1 and data.count(b"\0") > 1):
+        raise refuse("encoding", f"{shown} is UTF-16 or UTF-32 text", "save it as UTF-8")
+    if b"\0" in data:
+        raise refuse("binary", f"{shown} is a binary file (it holds NUL bytes)", "give a YAML text file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"{shown} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start}"
+        raise refuse("encoding", message, "save it as UTF-8", line) from error
+
+
+def parse_yaml(text: str, shown: str, environ: Mapping[str, str]) -> YamlDocument:
+    """Reads one YAML document; problems that leave the text readable are in `.problems`.
+
+    `shown` names the source in errors. UsageError when the text cannot be read to its end.
+    """
+    return _Composer(text, shown, environ).document()
+
+
+class _Composer:
+    """Builds nodes from parser events with an explicit stack."""
+
+    def __init__(self, text: str, shown: str, environ: Mapping[str, str]) -> None:
+        self._text = text
+        self._lines = text.split("\n")
+        self._shown = shown
+        self._environ = environ
+        self._anchors: dict[str, Node] = {}
+        self._problems: list[Problem] = []
+        self._nodes = 0
+
+    def mark(self, line: int, column: int) -> Mark:
+        source = self._lines[line].rstrip("\r") if line < len(self._lines) else ""
+        shown = source if len(source) <= MAX_SOURCE_LINE_CHARS else None
+        return Mark(self._shown, line + 1, column + 1, shown)
+
+    def document(self) -> YamlDocument:
+        try:
+            root = self._compose()
+        except MarkedYAMLError as error:
+            raise UsageError(*self._problems, *self._syntax(error)) from error
+        except ReaderError as error:
+            raise UsageError(*self._problems, self._bad_character(error)) from error
+        except YAMLError as error:
+            mark = self.mark(0, 0)
+            raise UsageError(*self._problems, mark.problem("yaml_syntax", str(error))) from error
+        document = YamlDocument(None, problems=self._problems)
+        if root is None:
+            document.marks[()] = self.mark(0, 0)
+        else:
+            document.value = self._plain(root, (), document)
+        return document
+
+    # -- events -> nodes ---------------------------------------------------------------------
+
+    def _compose(self) -> Node | None:
+        stack: list[_Open] = []
+        root: Node | None = None
+        documents = 0
+        for event in YAML(typ="safe", pure=True).parse(self._text):
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    mark = self._event_mark(event)
+                    fix = "keep one document, without `---` between"
+                    self._problems.append(mark.problem("several_documents", "a second YAML document starts here", fix))
+                    break
+            elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
+                root = self._close(stack, root)
+            elif isinstance(event, NodeEvent):
+                node = self._node(event, len(stack))
+                if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
+                    stack.append(_Open(node, isinstance(event, MappingStartEvent)))
+                else:
+                    root = self._attach(stack, node, root)
+        return root
+
+    def _event_mark(self, event: Event) -> Mark:
+        start = event.start_mark
+        return self.mark(start.line, start.column)
+
+    def _node(self, event: NodeEvent, depth: int) -> Node:
+        mark = self._event_mark(event)
+        if depth > MAX_DEPTH:
+            message = f"values are nested deeper than {MAX_DEPTH} levels"
+            raise UsageError(*self._problems, mark.problem("too_deep", message, "no workload needs that"))
+        node = self._alias(event, mark, depth) if isinstance(event, AliasEvent) else self._fresh(event, mark)
+        self._nodes += node.weight
+        if self._nodes > MAX_NODES:
+            message = f"the document holds more than {MAX_NODES:,} values once its aliases are written out"
+            fix = "write the values out where they are used, without `&` and `*`"
+            raise UsageError(*self._problems, mark.problem("too_many_nodes", message, fix))
+        return node
+
+    def _fresh(self, event: NodeEvent, mark: Mark) -> Node:
+        if isinstance(event, ScalarEvent):
+            node = self._scalar(event, mark)
+        else:
+            mapping = isinstance(event, MappingStartEvent)
+            node = Node({} if mapping else [], mark, complete=False)
+        if getattr(event, "tag", None) is not None:
+            message = f"the tag `{event.tag}` is refused: tags can run code in other readers"
+            self._problems.append(mark.problem("tag_refused", message, "remove the tag; write the plain value"))
+            node.spoilt = True
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, event: AliasEvent, mark: Mark, depth: int) -> Node:
+        target = self._anchors.get(event.anchor)
+        if target is None or not target.complete:
+            what = "is not defined" if target is None else "contains itself"
+            fix = f"write `&{event.anchor}` before the value that is meant, or write the value out"
+            self._problems.append(mark.problem("bad_alias", f"the alias `*{event.anchor}` {what}", fix))
+            return Node(None, mark, spoilt=True)
+        if depth + target.height > MAX_DEPTH:
+            message = f"aliases nest values deeper than {MAX_DEPTH} levels"
+            raise UsageError(*self._problems, mark.problem("too_deep", message, "write the values out"))
+        return target
+
+    def _attach(self, stack: list[_Open], node: Node, root: Node | None) -> Node | None:
+        """Puts a finished node into the collection that is open, or makes it the root."""
+        if not stack:
+            return node if root is None else root
+        stack[-1].add(node, self._problems)
+        return root
+
+    def _close(self, stack: list[_Open], root: Node | None) -> Node | None:
+        node = stack.pop().node
+        node.complete = True
+        return self._attach(stack, node, root)
+
+    def _scalar(self, event: ScalarEvent, mark: Mark) -> Node:
+        text: str = event.value
+        plain = event.style is None or event.style == ""
+        try:
+            value = resolve_scalar(text) if plain else text
+        except ValueError as error:
+            self._problems.append(mark.problem("bad_value", str(error), "write a number in the usual range"))
+            return Node(None, mark, text, spoilt=True)
+        return Node(value, mark, text, quoted=not plain)
+
+    # -- nodes -> plain values ---------------------------------------------------------------
+
+    def _plain(self, node: Node, path: KeyPath, document: YamlDocument) -> Any:
+        """Recursion is bounded: `_node` and `_alias` keep the depth under MAX_DEPTH."""
+        document.marks[path] = node.mark
+        if node.spoilt:
+            document.spoilt.add(path)
+        if node.quoted:
+            document.quoted.add(path)
+        if node.written is not None:
+            document.written[path] = node.written
+        if isinstance(node.value, dict):
+            for key, mark in node.key_marks.items():
+                document.key_marks[(*path, key)] = mark
+            return {key: self._plain(child, (*path, key), document) for key, child in node.value.items()}
+        if isinstance(node.value, list):
+            return [self._plain(child, (*path, i), document) for i, child in enumerate(node.value)]
+        if isinstance(node.value, str) and "${" in node.value:
+            return self._expand(node, path, document)
+        return node.value
+
+    def _expand(self, node: Node, path: KeyPath, document: YamlDocument) -> str:
+        """Fills in `${NAME}`; `$${` stands for a literal `${`. Never shows what a variable holds."""
+        document.unexpanded[path] = node.value
+
+        def replace(match: re.Match[str]) -> str:
+            name = match.group(1)
+            if match.group() == "$${":
+                return "${"
+            if name is not None and name in self._environ:
+                return self._environ[name]
+            if name is None:
+                what, fix = "`${` is not followed by a name and `}`", "write ${NAME}, or $${ for a literal ${"
+            else:
+                what, fix = f"the environment variable {name} is not set", f"export {name}=… before the run"
+            code = "bad_value" if name is None else "missing_variable"
+            problem = node.mark.problem(code, what, fix)
+            if problem not in self._problems:
+                self._problems.append(problem)
+            document.spoilt.add(path)
+            return ""
+
+        return _VARIABLE.sub(replace, node.value)
+
+    # -- what the parser complains about -----------------------------------------------------
+
+    def _syntax(self, error: MarkedYAMLError) -> Iterator[Problem]:
+        where = error.problem_mark or error.context_mark
+        mark = self.mark(where.line, where.column) if where is not None else self.mark(0, 0)
+        if "\\t" in (error.problem or ""):
+            tabs = list(self._tab_lines())
+            if tabs:
+                yield from tabs
+                return
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        fix = "check the indentation, the quotes and the colons on this line and the one before"
+        yield mark.problem("yaml_syntax", f"this is not YAML: {what}", fix)
+
+    def _tab_lines(self) -> Iterator[Problem]:
+        for number, line in enumerate(self._lines):
+            indent = line[: len(line) - len(line.lstrip(" \t"))]
+            if "\t" in indent and line.strip():
+                mark = self.mark(number, indent.index("\t"))
+                yield mark.problem("tab_indent", "this line is indented with a tab", "indent with spaces")
+
+    def _bad_character(self, error: ReaderError) -> Problem:
+        before = self._text[: error.position]
+        mark = self.mark(before.count("\n"), error.position - (before.rfind("\n") + 1))
+        code = error.character if isinstance(error.character, int) else ord(str(error.character)[:1] or "\0")
+        return mark.problem("bad_character", f"the control character U+{code:04X} cannot stand in YAML", "remove it")
+
+
+class _Open:
+    """A collection that is being filled."""
+
+    __slots__ = ("_key", "_key_node", "mapping", "node")
+
+    def __init__(self, node: Node, mapping: bool) -> None:
+        self.node = node
+        self.mapping = mapping
+        self._key: str | None = None
+        self._key_node: Node | None = None
+
+    def add(self, child: Node, problems: list[Problem]) -> None:
+        if not self.mapping:
+            self.node.value.append(child)
+            self._grow(child)
+        elif self._key_node is None:
+            self._key_node = child
+            self._key = self._key_text(child, problems)
+        else:
+            self._put(child, problems)
+            self._key_node = None
+
+    def _key_text(self, key: Node, problems: list[Problem]) -> str | None:
+        if key.written is not None:
+            return key.written
+        if not key.spoilt:
+            problems.append(key.mark.problem("bad_key", "a key must be a word", "write `key: value`"))
+        return None
+
+    def _put(self, child: Node, problems: list[Problem]) -> None:
+        assert self._key_node is not None
+        key, mark = self._key, self._key_node.mark
+        if key is None:
+            return
+        if key in self.node.value:
+            first = self.node.key_marks[key].line
+            message = f"the key `{key}` stands here a second time (first in line {first})"
+            problems.append(mark.problem("duplicate_key", message, "keep one of the two"))
+            return
+        if key == "<<":
+            message = "merge keys (`<<`) are no part of YAML 1.2"
+            problems.append(mark.problem("merge_key", message, "write the keys out"))
+            return
+        self.node.value[key] = child
+        self.node.key_marks[key] = mark
+        self._grow(child)
+
+    def _grow(self, child: Node) -> None:
+        self.node.weight += child.weight
+        self.node.height = max(self.node.height, child.height + 1)
+
+
+def resolve_scalar(text: str) -> Any:
+    """The value of a plain scalar by the YAML 1.2 core schema (yaml.org/spec/1.2.2, 10.3.2).
+
+    ValueError for numbers that are absurdly long or not finite.
+    """
+    if text in _NULL:
+        return None
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    if not (text[0] in "+-." or text[0].isdigit()):
+        return text
+    if _INFINITE.match(text) or text in _NAN:
+        raise ValueError(f"`{text}` is not a finite number")
+    base = 10 if _INT.match(text) else 8 if _OCTAL.match(text) else 16 if _HEX.match(text) else None
+    if base is None and not _FLOAT.match(text):
+        return text
+    if len(text) > MAX_NUMBER_CHARS:
+        raise ValueError(f"this number has more than {MAX_NUMBER_CHARS} characters")
+    if base is not None:
+        return int(text, 10) if base == 10 else int(text[2:], base)
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"`{text}` is not a finite number")
+    return number

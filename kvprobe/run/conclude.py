@@ -1,0 +1,147 @@
+"""After the load: analyse the prompts that were sent, make the files final, summarise, diagnose.
+
+STATUS is written last. A storage failure does not take the result away: it is judged from what
+was spooled and printed, and the exit code says that the directory is not complete.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kvprobe.errors import Exit, Problem, StorageError
+from kvprobe.evidence.environment import read_clocks
+from kvprobe.evidence.facts import Fact
+from kvprobe.evidence.rundata import RunData, Status
+from kvprobe.load.prompt_layout import analyse_prompts
+from kvprobe.load.prompts import PromptSource
+from kvprobe.run.options import LoadEnding, Prepared, RunOutcome
+from kvprobe.run.progress import Progress
+
+if TYPE_CHECKING:
+    from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.summary.build import Summary
+
+log = logging.getLogger("kvprobe.run")
+
+_SIGNALS = (Exit.SIGINT, Exit.SIGTERM)
+
+
+def conclude(prepared: Prepared, ending: LoadEnding, progress: Progress) -> RunOutcome:
+    """Never raises for the disk: a failure to store is a problem beside the result."""
+    from kvprobe.diagnose.judge import diagnose_run
+    from kvprobe.summary.build import summarise
+
+    progress.say("reading the records ...")
+    storage = _Storage()
+    data = prepared.run_dir.load()
+    facts = _ending_facts(prepared, ending) + _prompt_facts(prepared, data)
+    for fact in facts:
+        data.facts.append(fact)
+        storage.attempt(lambda fact=fact: prepared.run_dir.add_fact(fact))  # type: ignore[misc]
+    data.status = _status(ending)
+    summary = summarise(data)
+    diagnosis = diagnose_run(data, summary)
+    storage.attempt(prepared.run_dir.finalise)
+    storage.attempt(lambda: _write_results(prepared, data, summary, diagnosis))
+    if storage.problems:
+        data.status = "partial" if data.status == "complete" else data.status
+    storage.attempt(lambda: prepared.run_dir.write_status(data.status))
+    return RunOutcome(
+        exit_code=_exit_code(ending, storage.problems, diagnosis),
+        data=data,
+        summary=summary,
+        diagnosis=diagnosis,
+        problems=[*ending.problems, *storage.problems],
+    )
+
+
+class _Storage:
+    """Tries each write; the first refusal is kept, the rest are still tried."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def attempt(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except StorageError as error:
+            log.error("storage: %s", error)
+            if not self.problems:
+                self.problems.extend(error.problems)
+
+
+def _status(ending: LoadEnding) -> Status:
+    if ending.reason == "planned":
+        return "complete"
+    return "killed" if ending.reason == "stopped" else "partial"
+
+
+def _exit_code(ending: LoadEnding, storage: Sequence[Problem], diagnosis: Diagnosis) -> Exit:
+    """Precedence of the contract: a signal, storage, what ended the load, an invalid measurement."""
+    if ending.exit_code in _SIGNALS:
+        return ending.exit_code
+    if storage:
+        return Exit.STORAGE
+    if ending.exit_code != Exit.OK:
+        return ending.exit_code
+    valid = diagnosis.validity is None or diagnosis.validity.valid
+    return Exit.OK if valid else Exit.INVALID
+
+
+def _ending_facts(prepared: Prepared, ending: LoadEnding) -> list[Fact]:
+    facts = [
+        Fact(
+            name="load_finished",
+            source="run",
+            text=ending.detail,
+            value={
+                "reason": ending.reason,
+                "detail": ending.detail,
+                "t_start_ns": ending.t_start_ns,
+                "t_drain_ns": ending.t_drain_ns,
+                "t_end_ns": ending.t_end_ns,
+                "intended": ending.intended,
+            },
+        ),
+        Fact(name="clock_at_end", source="run", value=read_clocks()),
+    ]
+    if prepared.server is not None and ending.server_exit_code is not None:
+        facts.append(Fact(name="server_exit_code", source="run", value=ending.server_exit_code))
+    return facts
+
+
+def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
+    """What the prompts that were really sent could share. The prompts are made again from their
+    plan indices: they are a pure function of workload, calibration and salt."""
+    source = PromptSource(prepared.workload, prepared.calibration, prepared.salt)
+    sent = sorted((r for r in data.records if r.sent_ns is not None), key=lambda r: r.sent_ns or 0)
+    order = [r.plan_index for r in sent]
+    block_size = _block_size(data)
+    facts = analyse_prompts(
+        [source.request(index) for index in order],
+        source.tokens_of,
+        block_size,
+        prepared.calibration.template_prefix_tokens or 0,
+    )
+    aimed = source.aimed_hit_rate(block_size)
+    ceiling = source.ceiling_hit_rate(order, block_size)
+    facts.append(Fact(name="prefix_hit_rate_aimed", value=aimed, unit="ratio", source="workload"))
+    facts.append(Fact(name="prefix_hit_rate_ceiling", value=ceiling, unit="ratio", source="prompts sent"))
+    return facts
+
+
+def _block_size(data: RunData) -> int | None:
+    for fact in data.facts:
+        if fact.name == "cache_config" and isinstance(fact.value, dict):
+            text = str(fact.value.get("block_size", ""))
+            return int(text) if text.isdigit() and int(text) > 0 else None
+    return None
+
+
+def _write_results(prepared: Prepared, data: RunData, summary: Summary, diagnosis: Diagnosis) -> None:
+    from kvprobe.report.document import diagnosis_document, run_document
+
+    prepared.run_dir.write_json("summary.json", run_document(data, summary, diagnosis))
+    prepared.run_dir.write_json("diagnosis.json", diagnosis_document(diagnosis))

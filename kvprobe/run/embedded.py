@@ -1,0 +1,182 @@
+"""The bundled reference server as a child process, on a free loopback port.
+
+kvprobe meets it over HTTP like any other target. It is niced, so that on a small machine the
+client that measures is scheduled before the server that computes; and it stops by itself when
+this process dies, because its standard input closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
+from kvprobe.evidence.spool import storage_error
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+_LOG_TAIL_BYTES = 4096
+
+
+class EmbeddedServer:
+    """Owns one server process. `start` returns its base URL; `stop` ends it, by its pid."""
+
+    def __init__(self, args: str, log_folder: Path) -> None:
+        """`log_folder` keeps the log until the run directory exists (see `move_log`)."""
+        self._args = split_args(args)
+        self._log_folder = log_folder
+        self.log_path = log_folder / f".server-{os.getpid()}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.base_url: str | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> str:
+        """Start and wait until it listens; raises `UsageError` when it refuses its options."""
+        command = [
+            sys.executable,
+            "-m",
+            "reference_server",
+            "--port",
+            "0",
+            "--stop-with-parent",
+            "--nice",
+            "5",
+        ]
+        command += self._args
+        try:
+            self._log_folder.mkdir(parents=True, exist_ok=True)
+            log = self.log_path.open("ab")
+        except OSError as error:
+            raise storage_error(error, self.log_path) from error
+        with log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C of the terminal is ours to handle, not the server's
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        ready = self._await_ready()
+        self.base_url = str(ready["url"])
+        return self.base_url
+
+    def _await_ready(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, left))
+            chunk = os.read(self._process.stdout.fileno(), 4096) if readable else b""
+            if not chunk:
+                raise self._failed_to_start(timed_out=not readable)
+            line += chunk
+        document = json.loads(line.splitlines()[0])
+        assert isinstance(document, dict)
+        return document
+
+    def _failed_to_start(self, *, timed_out: bool) -> KvprobeError:
+        tail = self.log_tail()
+        self.stop()
+        if timed_out:
+            return TargetError(
+                Problem(
+                    "server_start",
+                    f"the bundled server was not ready within {START_TIMEOUT_S:g} s: {tail}",
+                    None,
+                )
+            )
+        if self.exit_code() == 2:
+            return UsageError(
+                Problem(
+                    "server_args",
+                    f"the bundled server refused its options: {tail}",
+                    "see `kvprobe serve --help`",
+                )
+            )
+        return TargetError(
+            Problem(
+                "server_start",
+                f"the bundled server ended with code {self.exit_code()}: {tail}",
+                "see `kvprobe serve`",
+            )
+        )
+
+    def log_tail(self) -> str:
+        """The last lines of its log, for an error message."""
+        try:
+            data = self.log_path.read_bytes()[-_LOG_TAIL_BYTES:]
+        except OSError:
+            return "(no log)"
+        lines = data.decode("utf-8", "replace").strip().splitlines()
+        return " / ".join(lines[-4:]) or "(nothing in its log)"
+
+    def move_log(self, path: Path) -> None:
+        """Put the log into the run directory; the server goes on writing to the same file."""
+        try:
+            os.replace(self.log_path, path)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        self.log_path = path
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL after a bound. Safe to call twice. A log that never found its run
+        directory goes away."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        if self.log_path.parent == self._log_folder:
+            self.log_path.unlink(missing_ok=True)
+
+
+def require_server_extra() -> None:
+    """Raise `UsageError` when the packages of the `server` extra are missing (imports none)."""
+    missing = [name for name in ("torch", "starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            Problem(
+                "server_extra_missing",
+                f"the bundled server needs packages that are not installed: {', '.join(missing)}",
+                "pip install 'kvprobe[server]', or name a running server with --target URL",
+            )
+        )
+
+
+def split_args(text: str) -> list[str]:
+    """`--serve-args` as a shell would split it."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(Problem("serve_args", f"--serve-args: {error}", "close the quotes")) from error

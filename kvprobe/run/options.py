@@ -1,0 +1,78 @@
+"""What a run is asked, what stands ready before it, how its load ended, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvprobe.errors import Exit, Problem
+
+if TYPE_CHECKING:
+    from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.evidence.rundata import RunData
+    from kvprobe.evidence.rundir import RunDir
+    from kvprobe.load.job import Calibration
+    from kvprobe.load.workload import Workload
+    from kvprobe.run.embedded import EmbeddedServer
+    from kvprobe.run.target import Target
+    from kvprobe.summary.build import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asked for."""
+
+    workload: str
+    sets: tuple[tuple[str, str], ...] = ()
+    target: str | None = None
+    model: str | None = None
+    metrics_url: str | None = None
+    api_key_env: str | None = None
+    out: Path = Path("runs")
+    serve_args: str | None = None
+    insecure: bool = False
+    own_target: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """All that stands ready before the first request."""
+
+    options: RunOptions
+    workload: Workload
+    target: Target
+    metrics_url: str
+    calibration: Calibration
+    salt: str
+    run_dir: RunDir
+    server: EmbeddedServer | None
+    api_key: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadEnding:
+    """How the load ended. `exit_code` is OK when it ran as planned."""
+
+    reason: str
+    detail: str | None
+    exit_code: Exit
+    problems: list[Problem] = field(default_factory=list)
+    t_start_ns: int | None = None
+    t_drain_ns: int | None = None
+    t_end_ns: int | None = None
+    intended: int | None = None
+    """Requests that the schedule wanted, sent or not; null when the worker never said."""
+    server_exit_code: int | None = None
+    """Of the bundled server, when it had ended before the load did."""
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """What came of it. Without a run directory (`data` is None) nothing was sent."""
+
+    exit_code: Exit
+    data: RunData | None = None
+    summary: Summary | None = None
+    diagnosis: Diagnosis | None = None
+    problems: list[Problem] = field(default_factory=list)

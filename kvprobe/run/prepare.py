@@ -1,0 +1,129 @@
+"""Before the first request: the target answers, its tokenizer is known, the directory exists."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+from kvprobe.errors import Problem, UsageError
+from kvprobe.evidence.environment import collect_environment
+from kvprobe.evidence.facts import Fact
+from kvprobe.evidence.rundir import RunDir
+from kvprobe.load.calibration import calibrate
+from kvprobe.load.job import Calibration
+from kvprobe.load.prompts import PromptSource
+from kvprobe.load.workload import Workload
+from kvprobe.run import target as targets
+from kvprobe.run.embedded import EmbeddedServer, require_server_extra
+from kvprobe.run.options import Prepared, RunOptions
+from kvprobe.run.progress import Progress
+
+log = logging.getLogger("kvprobe.run")
+
+
+def prepare(options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack) -> Prepared:
+    """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left."""
+    key = targets.api_key(options.api_key_env)
+    server, base_url = None, ""
+    if options.target is None:
+        server = _start_server(options, workload, progress, stack)
+        base_url = server.base_url or ""
+    else:
+        base_url = targets.normalise_url(options.target)
+        targets.guard(base_url, own_target=options.own_target)
+    client = stack.enter_context(targets.control_client(key, insecure=options.insecure))
+    target = targets.preflight(client, base_url, options.model)
+    progress.say(f"target {base_url}, model {target.model}")
+    calibration = calibrate(base_url, target.model, workload.endpoint, key, client, PromptSource.vocabulary)
+    _check_lengths(workload, calibration, target)
+    run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
+    if server is not None:
+        server.move_log(run_dir.path / "server.log")
+    prepared = Prepared(
+        options=options,
+        workload=workload,
+        target=target,
+        metrics_url=options.metrics_url or f"{base_url}/metrics",
+        calibration=calibration,
+        salt=run_dir.path.name if workload.salt == "run" else "",
+        run_dir=run_dir,
+        server=server,
+        api_key=key,
+    )
+    _write_preamble(prepared)
+    return prepared
+
+
+def _start_server(
+    options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack
+) -> EmbeddedServer:
+    require_server_extra()
+    args = options.serve_args if options.serve_args is not None else (workload.server_args or "")
+    server = EmbeddedServer(args, options.out)
+    stack.callback(server.stop)
+    progress.say("starting the bundled reference server ...")
+    server.start()
+    return server
+
+
+def _check_lengths(workload: Workload, calibration: Calibration, target: targets.Target) -> None:
+    """A prompt that the server must refuse is a mistake of the configuration, not a measurement."""
+    limit = target.max_model_len_tokens
+    if limit is None:
+        return
+    source = PromptSource(workload, calibration, "")
+    first = source.request(source.total - 1 if source.total else 0)
+    needed = first.asked_prompt_tokens + first.asked_completion_tokens
+    if needed > limit:
+        raise UsageError(
+            Problem(
+                "too_long",
+                f"a request of this workload needs {needed} tokens ({first.asked_prompt_tokens} in, "
+                f"{first.asked_completion_tokens} out) and the model's limit is {limit}",
+                "shorten the prompt or output in the workload, or raise the server's max model length",
+            )
+        )
+
+
+def _write_preamble(prepared: Prepared) -> None:
+    """What is known before the load, so that a killed run still says what it was."""
+    run_dir, target, options = prepared.run_dir, prepared.target, prepared.options
+    run_dir.write_text("workload.yaml", prepared.workload.resolved_yaml())
+    run_dir.write_json("environment.json", _environment(prepared))
+    facts = [
+        Fact(
+            name="target",
+            source="/v1/models",
+            value={
+                "base_url": target.base_url,
+                "model": target.model,
+                "models": list(target.models),
+                "max_model_len_tokens": target.max_model_len_tokens,
+                "bundled": prepared.server is not None,
+                "insecure": options.insecure,
+                "metrics_url": prepared.metrics_url,
+            },
+        ),
+        Fact(name="calibration", source="/tokenize", value=_calibration_value(prepared.calibration)),
+        Fact(name="salt", source="run", value=prepared.salt),
+        Fact(name="workload_hash", source="workload.yaml", value=prepared.workload.content_hash()),
+    ]
+    for fact in facts:
+        run_dir.add_fact(fact)
+
+
+def _calibration_value(calibration: Calibration) -> dict[str, object]:
+    return {
+        "source": calibration.source,
+        "words": len(calibration.word_tokens),
+        "template_tokens": calibration.template_tokens,
+        "template_prefix_tokens": calibration.template_prefix_tokens,
+        "check_relative_error": calibration.check_relative_error,
+    }
+
+
+def _environment(prepared: Prepared) -> dict[str, object]:
+    environment = collect_environment()
+    environment["workload_hash"] = prepared.workload.content_hash()
+    environment["server_pid"] = prepared.server.pid if prepared.server is not None else None
+    return environment

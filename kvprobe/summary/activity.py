@@ -1,0 +1,144 @@
+"""What the server held over time: requests in flight, KV use, prefix hits, memory.
+
+Counters are read as increases between two instants, so that a server that restarted in between does
+not make a rate negative. A series that was never exported stays null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.samples import Sample
+
+RUNNING = "engine.requests_running"
+RUNNING_HIGH_WATER = "engine.requests_running_max"
+KV_USAGE = "engine.kv_usage_ratio"
+PREFIX_QUERIES = "engine.prefix_queries_tokens_total"
+PREFIX_HITS = "engine.prefix_hits_tokens_total"
+LOAD_START, LOAD_END = "mark.load_start", "mark.load_end"
+
+Point = tuple[int, float]
+"""(t_ns, value)"""
+
+
+class MaxActive(msgspec.Struct, kw_only=True):
+    """Most requests in flight at once, seen from both ends."""
+
+    client: int | None
+    """From the overlap of the records: exact, queueing at the server included."""
+    server: float | None = None
+    server_source: str | None = None
+    """`high_water` (the server's own mark) or `sampled` (largest reading: a lower bound)."""
+
+
+class Increase(msgspec.Struct, frozen=True, kw_only=True):
+    """Growth of a counter between two instants, summed over its label sets."""
+
+    value: float
+    resets: int = 0
+    readings: int = 0
+
+
+def overlap_max(
+    records: Sequence[RequestRecord], opened: Sequence[OpenedRequest], until_ns: int | None
+) -> int | None:
+    """Most requests between sent and end at one instant; a sweep over the exact instants.
+
+    A request that was opened and never ended counts until `until_ns`. A request that ends in the
+    nanosecond in which another starts does not overlap it. Null without a request.
+    """
+    done = {r.request_id for r in records}
+    spans = [(r.sent_ns, r.end_ns or r.last_token_ns or until_ns) for r in records if r.sent_ns is not None]
+    spans += [(o.sent_ns, until_ns) for o in opened if o.request_id not in done]
+    # (t, -1) sorts before (t, +1): ends come first.
+    edges = sorted(
+        edge
+        for start, end in spans
+        for edge in ((start, 1), (max(start, end if end is not None else start), -1))
+    )
+    if not edges:
+        return None
+    active = most = 0
+    for _, step in edges:
+        active += step
+        most = max(most, active)
+    # Requests of zero length (sent and cut in one nanosecond) still were one request in flight.
+    return max(most, 1)
+
+
+def readings(samples: Iterable[Sample], metric: str) -> Iterator[tuple[Sample, float]]:
+    """The readings of one metric that hold a number (a page may say NaN; a failed reading is null)."""
+    for s in samples:
+        if s.metric == metric and s.value is not None and math.isfinite(s.value):
+            yield s, s.value
+
+
+def series(
+    samples: Iterable[Sample], metric: str, start_ns: int | None = None, end_ns: int | None = None
+) -> list[Point]:
+    """A gauge over time; several label sets (replicas, engines) at one instant are averaged."""
+    at: dict[int, list[float]] = defaultdict(list)
+    for s, value in readings(samples, metric):
+        if (start_ns is None or s.t_ns >= start_ns) and (end_ns is None or s.t_ns <= end_ns):
+            at[s.t_ns].append(value)
+    return [(t, sum(v) / len(v)) for t, v in sorted(at.items())]
+
+
+def largest(samples: Iterable[Sample], metric: str) -> float | None:
+    """Largest reading of any label set; null when there is none."""
+    return max((value for _, value in readings(samples, metric)), default=None)
+
+
+def mark_ns(samples: Iterable[Sample], mark: str) -> int | None:
+    """When the sampler set a mark; null when it did not."""
+    return next((s.t_ns for s in samples if s.metric == mark), None)
+
+
+def increase(samples: Sequence[Sample], metric: str) -> Increase | None:
+    """Growth of a counter from the start mark of the load to its end mark (else first to last reading).
+
+    The reading nearest to a mark is the one that the mark took. A fall means that the server
+    restarted and counts from 0. Null when the counter has fewer than two readings.
+    """
+    start, end = mark_ns(samples, LOAD_START), mark_ns(samples, LOAD_END)
+    by_labels: dict[tuple[tuple[str, str], ...], list[Point]] = defaultdict(list)
+    for s, value in readings(samples, metric):
+        by_labels[tuple(sorted(s.labels.items()))].append((s.t_ns, value))
+    total, resets, most = 0.0, 0, 0
+    for points in by_labels.values():
+        kept = _between_marks(sorted(points), start, end)
+        most = max(most, len(kept))
+        for (_, before), (_, after) in pairwise(kept):
+            resets += after < before
+            total += after if after < before else after - before
+    return Increase(value=total, resets=resets, readings=most) if most >= 2 else None
+
+
+def _between_marks(points: list[Point], start: int | None, end: int | None) -> list[Point]:
+    """The readings from the one nearest to `start` to the one nearest to `end`."""
+    times = [t for t, _ in points]
+    first = 0 if start is None else min(range(len(times)), key=lambda i: abs(times[i] - start))
+    last = len(times) - 1 if end is None else min(range(len(times)), key=lambda i: abs(times[i] - end))
+    return points[first : last + 1]
+
+
+def max_active(
+    records: Sequence[RequestRecord],
+    opened: Sequence[OpenedRequest],
+    samples: Sequence[Sample],
+    until_ns: int | None,
+) -> MaxActive:
+    """Client overlap and the server's own mark, side by side."""
+    out = MaxActive(client=overlap_max(records, opened, until_ns))
+    for metric, source in ((RUNNING_HIGH_WATER, "high_water"), (RUNNING, "sampled")):
+        value = largest(samples, metric)
+        if value is not None:
+            out.server, out.server_source = value, source
+            break
+    return out

@@ -1,0 +1,69 @@
+"""What the prompts that were sent share, as far as it was analysed (`prompt_layout` facts).
+
+The analysis itself is `kvprobe.load.prompt_layout`; here its facts are read back, tolerant of a run
+directory that an older version wrote: what is absent is null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from kvprobe.evidence.facts import Fact
+
+
+class PromptLayout(msgspec.Struct, kw_only=True):
+    """Shared prefixes of the prompts, in tokens; ratios are of all prompt tokens."""
+
+    known: bool = False
+    ceiling_as_sent: float | None = None
+    """Best hit rate that these prompts allow in the order sent, with unlimited cache."""
+    ceiling_if_moved: float | None = None
+    """The same if the changing segment stood behind the shared body."""
+    diverge_token: int | None = None
+    """Index of the first token at which prompts that share a body part."""
+    diverge_texts: list[str] = msgspec.field(default_factory=list)
+    """The text of two prompts at that point; foreign text."""
+    shared_body_tokens: int | None = None
+    """Tokens of the body that is the same behind the changing segment."""
+    changing_tokens: int | None = None
+    shared_prefix_tokens: int | None = None
+    """Typical (median) length of the longest prefix that a prompt shares with an earlier one."""
+    block_size_tokens: int | None = None
+    source: str = "prompt_layout"
+
+
+def read_layout(facts: Iterable[Fact]) -> PromptLayout:
+    """The layout out of the facts; `known` is false when nothing was analysed."""
+    found: dict[str, Any] = {}
+    for fact in facts:
+        if fact.name == "prompt_layout" and isinstance(fact.value, dict):
+            found.update(fact.value)
+    if not found:
+        return PromptLayout()
+    return PromptLayout(
+        known=True,
+        ceiling_as_sent=_ratio(found.get("ceiling_as_sent")),
+        ceiling_if_moved=_ratio(found.get("ceiling_if_moved")),
+        diverge_token=_whole(found.get("diverge_token")),
+        diverge_texts=[t for t in found.get("diverge_texts") or [] if isinstance(t, str)],
+        shared_body_tokens=_whole(found.get("shared_body_tokens")),
+        changing_tokens=_whole(found.get("changing_tokens")),
+        shared_prefix_tokens=_whole(found.get("shared_prefix_tokens")),
+        block_size_tokens=_whole(found.get("block_size")),
+    )
+
+
+def _ratio(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value) if 0.0 <= value <= 1.0 else None
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return int(value) if value >= 0 else None

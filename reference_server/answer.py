@@ -1,0 +1,143 @@
+"""One answer: submits the request, sends its tokens, and notices when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from reference_server.engine import Engine
+from reference_server.errors import RequestError
+from reference_server.sequence import FinishReason, Sequence
+from reference_server.streams import TokenEvent, TokenStream
+from reference_server.wire import (
+    DONE,
+    ChunkWriter,
+    error_event,
+    error_response,
+    json_response,
+    usage,
+    whole_answer,
+)
+
+log = logging.getLogger(__name__)
+
+EVENT_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+class Answer:
+    """An ASGI response. `on_close` is called once, however it ends."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: Sequence,
+        stream: TokenStream,
+        *,
+        model: str,
+        chat: bool,
+        streamed: bool,
+        include_usage: bool,
+        write_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._stream = stream
+        self._model = model
+        self._chat = chat
+        self._streamed = streamed
+        self._include_usage = include_usage
+        self._write_seconds = write_seconds
+        self.on_close: Callable[[], None] = lambda: None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._engine.submit(self._sequence, self._stream)
+        writing = asyncio.create_task(self._write(scope, receive, send))
+        watching = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({writing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        except TimeoutError:
+            log.warning(
+                "gave %s up: the client took nothing for %g s", self._sequence.request_id, self._write_seconds
+            )
+        finally:
+            self._engine.abort(self._sequence.request_id)
+            self.on_close()
+            for task in (writing, watching):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+                    await task
+
+    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streamed:
+            await self._write_stream(send)
+        else:
+            await self._write_whole(scope, receive, send)
+
+    async def _write_stream(self, send: Send) -> None:
+        """Status and headers go out with the first token, so that a failure before it has a status."""
+        writer = ChunkWriter(chat=self._chat, request_id=self._sequence.request_id, model=self._model)
+        events = await self._stream.take()
+        headers = [*EVENT_STREAM_HEADERS, (b"x-request-id", self._sequence.request_id.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        count = 0
+        while True:
+            count += sum(event.token is not None for event in events)
+            last = events[-1]
+            body = b"".join(self._chunk(writer, event) for event in events)
+            if last.finished is not None:
+                body += self._ending(writer, last, count)
+            async with asyncio.timeout(self._write_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": last.finished is None})
+            if last.finished is not None:
+                return
+            events = await self._stream.take()
+
+    def _chunk(self, writer: ChunkWriter, event: TokenEvent) -> bytes:
+        if event.error is not None:
+            return error_event(event.error)
+        # A token that ends inside a character has no text yet; its text comes with the next one.
+        if not event.text and event.finished is None:
+            return b""
+        return writer.token(event.text, event.finished)
+
+    def _ending(self, writer: ChunkWriter, last: TokenEvent, num_output: int) -> bytes:
+        if self._include_usage and last.error is None:
+            return writer.usage(self._usage(last, num_output)) + DONE
+        return DONE
+
+    async def _write_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        events: list[TokenEvent] = []
+        while not events or events[-1].finished is None:
+            events += await self._stream.take()
+        last = events[-1]
+        if last.error is not None:
+            await error_response(RequestError(500, last.error))(scope, receive, send)
+            return
+        answer = whole_answer(
+            chat=self._chat,
+            request_id=self._sequence.request_id,
+            model=self._model,
+            text="".join(event.text for event in events),
+            finished=last.finished or FinishReason.STOP,
+            numbers=self._usage(last, sum(event.token is not None for event in events)),
+        )
+        response = json_response(answer, headers={"x-request-id": self._sequence.request_id})
+        await response(scope, receive, send)
+
+    def _usage(self, last: TokenEvent, num_output: int) -> dict[str, object]:
+        return usage(self._sequence.num_prompt_tokens, num_output, last.cached_tokens)
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        continue

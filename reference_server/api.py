@@ -1,0 +1,222 @@
+"""The HTTP side: OpenAI's endpoints, vLLM's `/tokenize`, health and metrics."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from reference_server import __version__
+from reference_server.answer import Answer
+from reference_server.config import ServerConfig
+from reference_server.detokenizer import TextStream
+from reference_server.engine import Engine
+from reference_server.errors import RequestError
+from reference_server.limits import BearerKey, HeaderLimit, Limits, read_json
+from reference_server.metrics import Metrics
+from reference_server.models.tokenizer import Tokenizer
+from reference_server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+    resolve_max_tokens,
+)
+from reference_server.sampler import TokenChooser
+from reference_server.sequence import Sequence, Timeline
+from reference_server.streams import TokenStream
+from reference_server.wire import error_response, json_response
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Api:
+    """The handlers. They run on the event loop and compute nothing but tokens of text."""
+
+    def __init__(
+        self, config: ServerConfig, engine: Engine, tokenizer: Tokenizer, metrics: Metrics, limits: Limits
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._limits = limits
+        self._created = int(time.time())
+        self._open = 0
+        # Requests without a seed of their own still repeat from one start of the server to the next.
+        self._seeds = itertools.count(config.seed)
+
+    def app(self) -> Starlette:
+        post = {
+            "/v1/chat/completions": self.chat,
+            "/v1/completions": self.completions,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+        }
+        get = {
+            "/v1/models": self.models,
+            "/health": self.health,
+            "/version": self.version,
+            "/metrics": self.metrics,
+        }
+        routes = [Route(path, handler, methods=["POST"]) for path, handler in post.items()]
+        routes += [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
+        middleware = [Middleware(HeaderLimit, limits=self._limits)]
+        if self._config.api_key is not None:
+            middleware.append(Middleware(BearerKey, key=self._config.api_key))
+        return Starlette(
+            routes=routes,
+            middleware=middleware,
+            exception_handlers={RequestError: _refused, HTTPException: _http_error, Exception: _broken},
+        )
+
+    async def chat(self, request: Request) -> Answer:
+        async with self._slot() as slot:
+            body = await read_json(request, ChatRequest, self._limits)
+            return slot.hand_over(self._answer(body, chat=True))
+
+    async def completions(self, request: Request) -> Answer:
+        async with self._slot() as slot:
+            body = await read_json(request, CompletionRequest, self._limits)
+            return slot.hand_over(self._answer(body, chat=False))
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await read_json(request, TokenizeRequest, self._limits)
+        self._check_model(body.model)
+        tokens = body.encode(self._tokenizer)
+        return json_response(
+            {
+                "count": len(tokens),
+                "max_model_len": self._config.max_model_len,
+                "tokens": tokens,
+                "token_strs": None,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await read_json(request, DetokenizeRequest, self._limits)
+        self._check_model(body.model)
+        if not all(0 <= token < self._tokenizer.vocabulary_size for token in body.tokens):
+            raise RequestError(400, "tokens has ids outside the vocabulary", param="tokens")
+        return json_response({"prompt": self._tokenizer.decode(body.tokens)})
+
+    async def models(self, request: Request) -> Response:
+        card = {
+            "id": self._config.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "kvprobe",
+            "root": self._config.model,
+            "parent": None,
+            "max_model_len": self._config.max_model_len,
+        }
+        return json_response({"object": "list", "data": [card]})
+
+    async def health(self, request: Request) -> Response:
+        if self._engine.death is not None:
+            raise RequestError(503, "the engine died")
+        return Response(status_code=200)
+
+    async def version(self, request: Request) -> Response:
+        return json_response({"version": __version__})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._metrics.page(), media_type=METRICS_TYPE)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[_Slot]:
+        """One of the open requests that are allowed; given back here unless an answer took it."""
+        if self._open >= self._limits.streams:
+            raise RequestError(429, f"{self._limits.streams} requests are open already; try again")
+        self._open += 1
+        slot = _Slot(self._close_one)
+        try:
+            yield slot
+        finally:
+            if not slot.handed_over:
+                self._close_one()
+
+    def _close_one(self) -> None:
+        self._open -= 1
+
+    def _answer(self, body: ChatRequest | CompletionRequest, *, chat: bool) -> Answer:
+        if self._engine.death is not None:
+            raise RequestError(503, "the engine died")
+        self._check_model(body.model)
+        body.check()
+        tokens = body.encode(self._tokenizer)
+        allocator = self._engine.allocator
+        max_tokens = resolve_max_tokens(
+            body.wanted_tokens(),
+            num_prompt_tokens=len(tokens),
+            max_model_len=self._config.max_model_len,
+            capacity_tokens=allocator.capacity_tokens,
+            block_size=allocator.block_size,
+        )
+        request_id = ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(8)
+        sequence = Sequence(
+            request_id=request_id,
+            tokens=tokens,
+            num_prompt_tokens=len(tokens),
+            max_tokens=max_tokens,
+            chooser=TokenChooser(body.sampling(next(self._seeds))),
+            text=TextStream(self._tokenizer, body.stops()),
+            chain=self._engine.chain(body.cache_salt),
+            timeline=Timeline(arrived=time.monotonic()),
+            stop_token=None if body.ignore_eos else self._tokenizer.eos_token,
+        )
+        stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
+        return Answer(
+            self._engine,
+            sequence,
+            stream,
+            model=self._config.model,
+            chat=chat,
+            streamed=body.stream,
+            include_usage=body.include_usage,
+            write_seconds=self._limits.write_seconds,
+        )
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._config.model:
+            raise RequestError(
+                404,
+                f"The model `{model[:100]}` does not exist. Available: {self._config.model}.",
+                param="model",
+            )
+
+
+class _Slot:
+    """The right to keep a request open, passed on to its answer."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self.handed_over = False
+
+    def hand_over(self, answer: Answer) -> Answer:
+        self.handed_over = True
+        answer.on_close = self._close
+        return answer
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return error_response(RequestError(error.status_code, error.detail))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return error_response(RequestError(500, "an internal error; see the server's log"))

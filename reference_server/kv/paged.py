@@ -1,0 +1,99 @@
+"""The paged allocator: blocks on demand, shared by equal prefixes, evicted by LRU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from reference_server.errors import IntegrityError
+from reference_server.kv.allocator import Usage
+from reference_server.kv.pool import Block, BlockPool
+from reference_server.sequence import Sequence
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold `num_tokens` tokens."""
+    return -(-num_tokens // block_size)
+
+
+class PagedAllocator:
+    """One block table per sequence, over one pool."""
+
+    name = "paged"
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+
+    @property
+    def capacity_tokens(self) -> int:
+        return self.pool.total * self.block_size
+
+    def begin(self, sequence: Sequence) -> int:
+        if sequence.blocks:
+            raise IntegrityError(f"{sequence.request_id} already holds blocks")
+        if not self.prefix_caching:
+            return 0
+        hit = self._longest_hit(sequence)
+        for block in hit:
+            self.pool.share(block)
+        sequence.blocks = hit
+        return len(hit) * self.block_size
+
+    def _longest_hit(self, sequence: Sequence) -> list[Block]:
+        most = (len(sequence.tokens) - 1) // self.block_size
+        hit: list[Block] = []
+        for digest in sequence.chain.grow(sequence.tokens)[:most]:
+            block = self.pool.find(digest)
+            if block is None:
+                break
+            hit.append(block)
+        return hit
+
+    def extend(self, sequence: Sequence, num_tokens: int) -> bool:
+        wanted = blocks_for(num_tokens, self.block_size) - len(sequence.blocks)
+        if wanted > self.pool.available:
+            return False
+        if wanted > 0:
+            sequence.blocks.extend(self.pool.take(wanted))
+        return True
+
+    def commit(self, sequence: Sequence) -> None:
+        if not self.prefix_caching:
+            return
+        full = sequence.num_computed // self.block_size
+        if full <= sequence.num_committed_blocks:
+            return
+        digests = sequence.chain.grow(sequence.tokens)
+        for index in range(sequence.num_committed_blocks, full):
+            if sequence.blocks[index].hash is None:
+                self.pool.remember(sequence.blocks[index], digests[index])
+        sequence.num_committed_blocks = full
+
+    def release(self, sequence: Sequence) -> None:
+        self.pool.release(reversed(sequence.blocks))
+        sequence.blocks = []
+        sequence.num_committed_blocks = 0
+
+    def usage(self, holders: Iterable[Sequence]) -> Usage:
+        tail = sum(len(s.blocks) * self.block_size - s.num_computed for s in holders)
+        return Usage(
+            blocks_total=self.pool.total,
+            blocks_used=self.pool.used,
+            blocks_cached=self.pool.cached,
+            blocks_free=self.pool.free,
+            blocks_evicted_total=self.pool.evicted_total,
+            tail_slots=tail,
+        )
+
+    def check(self, holders: Iterable[Sequence]) -> None:
+        owners: Counter[int] = Counter()
+        for sequence in holders:
+            ids = [block.block_id for block in sequence.blocks]
+            if len(set(ids)) != len(ids):
+                raise IntegrityError(f"{sequence.request_id} lists a block twice")
+            if sequence.num_computed > len(ids) * self.block_size:
+                raise IntegrityError(f"{sequence.request_id} has computed tokens without a slot")
+            owners.update(ids)
+        self.pool.check(owners)

@@ -1,0 +1,1 @@
+"""Model shapes, weights and tokenizers."""

@@ -1,0 +1,144 @@
+"""Which sequences compute which tokens in the next step.
+
+NOTE on the algorithm. There are no phases. Each sequence has `tokens` and `num_computed`; a step
+gives each as many tokens as it still lacks, within one budget for all:
+
+    tokens        p p p p p p p p g g        p = prompt, g = generated
+    num_computed  ------------>              a chunk of a prompt, or
+                                ------>      the one token sampled last
+
+Chunked prefill, prefix hits (num_computed starts beyond 0) and steps that mix prefill and decode
+follow from that alone.
+
+1. Running sequences first, oldest first. When there is no room for one, the *newest* running
+   sequence is preempted, until there is, or until it was the one that wanted room.
+2. Then waiting ones, in order, while budget and room last; none in a step that preempted, which
+   would give the room just won to someone else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from reference_server.kv.allocator import Allocator
+from reference_server.kv.preemption import PreemptionManager
+from reference_server.sequence import FinishReason, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """`count` tokens of a sequence, from `sequence.num_computed` on."""
+
+    sequence: Sequence
+    count: int
+
+    @property
+    def completes(self) -> bool:
+        """After this step every token is computed, so that the next can be sampled."""
+        return self.count == self.sequence.num_pending
+
+
+@dataclass(slots=True)
+class Step:
+    """The outcome of one scheduling round."""
+
+    work: list[Scheduled] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    failed: list[Sequence] = field(default_factory=list)
+
+
+class Scheduler:
+    """Owns the queues. Called by the engine thread only."""
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        preemption: PreemptionManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+    ) -> None:
+        self.allocator = allocator
+        self.preemption = preemption
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def holders(self) -> Iterator[Sequence]:
+        """Sequences that hold memory."""
+        return iter(self.running)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, running or waiting, and free its memory."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self.allocator.release(sequence)
+
+    def schedule(self) -> Step:
+        step = Step()
+        budget = self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_waiting(step, budget)
+        return step
+
+    def _schedule_running(self, step: Step) -> int:
+        budget = self.max_num_batched_tokens
+        index = 0
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            count = min(sequence.num_pending, budget)
+            if self._make_room(sequence, sequence.num_computed + count, step):
+                step.work.append(Scheduled(sequence, count))
+                budget -= count
+                index += 1
+        return budget
+
+    def _make_room(self, sequence: Sequence, num_tokens: int, step: Step) -> bool:
+        """Preempt from the newest on until there is room; False when `sequence` itself had to go."""
+        while not self.allocator.extend(sequence, num_tokens):
+            victim = self.running.pop()
+            self.preemption.evict(victim)
+            victim.num_preemptions += 1
+            self.waiting.appendleft(victim)
+            step.preempted.append(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _schedule_waiting(self, step: Step, budget: int) -> None:
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            sequence = self.waiting[0]
+            hit = self.allocator.begin(sequence)
+            count = min(len(sequence.tokens) - hit, budget)
+            if not self.allocator.extend(sequence, hit + count):
+                self.allocator.release(sequence)
+                self._fail_if_alone(sequence, step)
+                return
+            self.waiting.popleft()
+            self.running.append(sequence)
+            sequence.num_computed = hit
+            sequence.num_committed_blocks = hit // self.allocator.block_size
+            step.admitted.append(sequence)
+            step.work.append(Scheduled(sequence, count))
+            budget -= count
+
+    def _fail_if_alone(self, sequence: Sequence, step: Step) -> None:
+        """With nobody else running, waiting longer gives no room: fail it rather than spin."""
+        if self.running:
+            return
+        self.waiting.remove(sequence)
+        sequence.finished = FinishReason.ERROR
+        step.failed.append(sequence)

@@ -1,0 +1,67 @@
+"""One request inside the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reference_server.detokenizer import TextStream
+    from reference_server.kv.pool import Block
+    from reference_server.kv.prefix import HashChain
+    from reference_server.sampler import TokenChooser
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; the values are OpenAI's and vLLM's."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Moments of a request, `time.monotonic()` seconds; None until they happen."""
+
+    arrived: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens, and how many of them have their KV data computed.
+
+    There is no prefill phase and no decode phase: `num_computed` catches up with `len(tokens)`,
+    many tokens a step for a prompt, one for a token just generated.
+    """
+
+    request_id: str
+    tokens: list[int]
+    num_prompt_tokens: int
+    max_tokens: int
+    chooser: TokenChooser
+    text: TextStream
+    chain: HashChain
+    timeline: Timeline
+    stop_token: int | None
+    num_computed: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    num_committed_blocks: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache when the request was first scheduled."""
+    num_preemptions: int = 0
+    finished: FinishReason | None = None
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens whose KV data is still to be computed."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens

@@ -1,0 +1,154 @@
+"""Socket, event loop, signals: the life of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+
+from reference_server.api import Api
+from reference_server.build import build_engine
+from reference_server.config import ServerConfig
+from reference_server.engine import Engine
+from reference_server.errors import ConfigError
+from reference_server.limits import Limits
+from reference_server.metrics import Metrics
+from reference_server.models.tokenizer import ByteTokenizer
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75
+DRAIN_S = 30
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: it would end the process by the signal again."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(config: ServerConfig) -> int:
+    """Run until told to stop; returns the exit code."""
+    listener = _bind(config)
+    with listener:
+        metrics = Metrics(config.model, vllm_names=config.vllm_metric_names)
+        engine = build_engine(config, metrics)
+        return asyncio.run(_serve(config, engine, metrics, listener))
+
+
+async def _serve(config: ServerConfig, engine: Engine, metrics: Metrics, listener: socket.socket) -> int:
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(engine.start, loop, config.max_num_batched_tokens)
+    if engine.death is not None:
+        raise ConfigError(f"the engine did not start: {engine.death}")
+    limits = Limits(streams=config.max_streams)
+    api = Api(config, engine, ByteTokenizer(), metrics, limits)
+    server = _Server(
+        uvicorn.Config(
+            api.app(),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=DRAIN_S,
+            h11_max_incomplete_event_size=2 * limits.headers,
+        )
+    )
+    stopped_by = _Stop(server, engine)
+    stopped_by.listen_to_signals(loop)
+    if config.stop_with_parent:
+        stopped_by.listen_to_parent(loop)
+    announcing = asyncio.create_task(_announce(server, config, listener))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        announcing.cancel()
+        await asyncio.to_thread(engine.stop)
+    return stopped_by.exit_code
+
+
+class _Stop:
+    """The ways to stop: SIGTERM and Ctrl-C drain, a second one or the parent's end does not."""
+
+    def __init__(self, server: uvicorn.Server, engine: Engine) -> None:
+        self._server = server
+        self._engine = engine
+        self.exit_code = 0
+
+    def listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGTERM, self._on_signal, 0)
+        loop.add_signal_handler(signal.SIGINT, self._on_signal, 128 + signal.SIGINT)
+
+    def listen_to_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for the end of stdin, on a thread that dies with the process."""
+
+        def wait() -> None:
+            # os.read, because a thread inside sys.stdin at exit would abort the interpreter.
+            while os.read(0, 4096):
+                continue
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._at_once, "the parent went away")
+
+        threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+    def _on_signal(self, exit_code: int) -> None:
+        if self._server.should_exit:
+            self._at_once("told twice to stop")
+            return
+        log.info("stopping: finishing the requests that are open (at most %d s)", DRAIN_S)
+        self.exit_code = exit_code
+        self._server.should_exit = True
+
+    def _at_once(self, why: str) -> None:
+        log.info("stopping at once: %s", why)
+        self._server.should_exit = True
+        self._server.force_exit = True
+
+
+async def _announce(server: uvicorn.Server, config: ServerConfig, listener: socket.socket) -> None:
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = listener.getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    url = f"http://{host}:{port}"
+    log.info("listening on %s", url)
+    line = {"event": "listening", "url": url, "pid": os.getpid(), "model": config.model}
+    print(json.dumps(line), flush=True)
+
+
+def _bind(config: ServerConfig) -> socket.socket:
+    """Bound before the model is made, so that a port in use is known at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"--host {config.host}: {error.strerror or error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {config.port} on {config.host} is in use; choose another with --port, or 0 for a free one"
+            ) from error
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}") from error
+    return listener
