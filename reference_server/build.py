@@ -1,4 +1,4 @@
-"""From a configuration to a ready engine. Imports torch."""
+"""From a configuration to an engine core. Imports torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from reference_server.attention.sdpa import SdpaAttention
 from reference_server.config import ServerConfig
-from reference_server.engine import Engine
+from reference_server.core import EngineCore
 from reference_server.errors import ConfigError
 from reference_server.kv.paged import PagedAllocator, blocks_for
 from reference_server.kv.preemption import RecomputePreemption
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 MIB = 1024**2
 
 
-def build_engine(config: ServerConfig, metrics: Metrics, shape: LlamaConfig = TINY) -> Engine:
-    """Weights, pool, scheduler and engine; raises `ConfigError` when the pool cannot be made."""
+def build_core(config: ServerConfig, metrics: Metrics, shape: LlamaConfig = TINY) -> EngineCore:
+    """Weights, pool, scheduler and core; raises `ConfigError` when the pool cannot be made."""
     torch.set_num_threads(config.threads)
     bytes_per_token = shape.kv_bytes_per_token()
     num_blocks = config.kv_memory_bytes // (bytes_per_token * config.block_size)
@@ -54,7 +54,7 @@ def build_engine(config: ServerConfig, metrics: Metrics, shape: LlamaConfig = TI
             f"the KV pool of {config.kv_memory_bytes} B cannot be allocated: {error}"
         ) from error
     allocator = PagedAllocator(num_blocks, config.block_size, prefix_caching=config.prefix_caching)
-    engine = Engine(
+    core = EngineCore(
         Scheduler(
             allocator,
             RecomputePreemption(allocator),
@@ -66,12 +66,11 @@ def build_engine(config: ServerConfig, metrics: Metrics, shape: LlamaConfig = TI
         metrics,
         bytes_per_token=bytes_per_token,
         prefix_caching=config.prefix_caching,
-        threads=config.threads,
         check_integrity=config.check_integrity,
     )
-    metrics.attach(engine.state, _cache_config(config, num_blocks, bytes_per_token))
+    metrics.attach(core.state, _cache_config(config, num_blocks, bytes_per_token))
     _log_start(config, shape, weights.nbytes, attention.cache_bytes, allocator, time.monotonic() - started)
-    return engine
+    return core
 
 
 def _cache_config(config: ServerConfig, num_blocks: int, bytes_per_token: int) -> dict[str, object]:
@@ -102,7 +101,7 @@ def _log_start(
 ) -> None:
     blocks_each = blocks_for(config.max_model_len, config.block_size)
     log.info(
-        "model %s: %d layers, %d heads, %d KV heads x %d, weights %.1f MiB fp32, made in %.2f s; %d threads",
+        "model %s: %d layers, %d heads, %d KV heads x %d, weights %.1f MiB fp32, made in %.2f s; threads %d",
         shape.name,
         shape.layers,
         shape.heads,

@@ -24,6 +24,7 @@ ITL_BUCKETS = (0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240)
 
 OUR_OWN = (
+    "engine_steps",
     "kv_blocks_",
     "kv_tail_",
     "kv_cache_usage_max",
@@ -35,6 +36,7 @@ OUR_OWN = (
 class EngineState:
     """What the gauges show; the engine thread replaces the fields after each step."""
 
+    steps = 0
     running = 0
     waiting = 0
     running_max = 0
@@ -138,13 +140,17 @@ class _StateCollector(Collector):
             "Bytes of empty slots at the ends of held blocks.",
             usage.tail_slots * state.bytes_per_token,
         )
-        evicted = CounterMetricFamily(
-            PREFIX + "kv_blocks_evicted",
+        yield self._counter("engine_steps", "Steps of the engine.", state.steps)
+        yield self._counter(
+            "kv_blocks_evicted",
             "Cached blocks overwritten for lack of free ones.",
-            labels=self._names,
+            usage.blocks_evicted_total,
         )
-        evicted.add_metric(self._values, usage.blocks_evicted_total)
-        yield evicted
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(PREFIX + name, text, labels=self._names)
+        counter.add_metric(self._values, value)
+        return counter
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(PREFIX + name, text, labels=self._names)

@@ -90,7 +90,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 class CompletionRequest(GenerationRequest, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str]
+    prompt: str | list[int | str]
     echo: bool = False
     suffix: str | None = None
     best_of: int | None = None
@@ -201,8 +201,9 @@ def resolve_max_tokens(
     if room < 1 or (wanted is not None and wanted > room):
         raise RequestError(
             400,
-            f"The request needs {num_prompt_tokens + (wanted or 1) - 1} tokens of KV cache, more than the whole "
-            f"pool of {capacity_tokens} tokens ({capacity_tokens // block_size} blocks); it could never run.",
+            f"The request needs {num_prompt_tokens + (wanted or 1) - 1} tokens of KV cache, more than the "
+            f"whole pool of {capacity_tokens} tokens ({capacity_tokens // block_size} blocks); "
+            "it could never run.",
             param="max_tokens",
         )
     return room if wanted is None else wanted

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from reference_server.api import Api
-from reference_server.build import build_engine
+from reference_server.build import build_core
 from reference_server.config import ServerConfig
 from reference_server.engine import Engine
 from reference_server.errors import ConfigError
@@ -44,7 +44,7 @@ def serve(config: ServerConfig) -> int:
     listener = _bind(config)
     with listener:
         metrics = Metrics(config.model, vllm_names=config.vllm_metric_names)
-        engine = build_engine(config, metrics)
+        engine = Engine(build_core(config, metrics), threads=config.threads)
         return asyncio.run(_serve(config, engine, metrics, listener))
 
 
@@ -148,7 +148,8 @@ def _bind(config: ServerConfig) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {config.port} on {config.host} is in use; choose another with --port, or 0 for a free one"
+                f"port {config.port} on {config.host} is in use; "
+                "choose another with --port, or 0 for a free one"
             ) from error
         raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}") from error
     return listener

@@ -13,6 +13,7 @@ from typing import Any
 from kvprobe.cli.options import add_common, from_environment
 
 DEFAULT_OUT = Path("runs")
+_SHORT_FORMS = {"users": "arrival.closed.users", "rate": "arrival.open.rate", "duration": "duration"}
 
 
 def add_parser(commands: Any) -> None:
@@ -66,9 +67,9 @@ def _assignment(text: str) -> tuple[str, str]:
 def _sets(args: argparse.Namespace) -> list[tuple[str, str]]:
     """--users, --rate and --duration are short forms of --set."""
     sets: list[tuple[str, str]] = list(args.set)
-    for option in ("users", "rate", "duration"):
+    for option, key in _SHORT_FORMS.items():
         if (value := getattr(args, option)) is not None:
-            sets.append((option, value))
+            sets.append((key, value))
     return sets
 
 

@@ -56,10 +56,8 @@ class Contrast:
 
 def contrast(ok: Sequence[RequestRecord]) -> Contrast | None:
     """Null when nothing in these requests was, or could have been, served from the cache."""
-    if any(r.cached_tokens is not None for r in ok):
-        found = _by_cached_tokens(ok)
-    else:
-        found = _by_send_order(ok)
+    server_says = any(r.cached_tokens is not None for r in ok)
+    found = _by_cached_tokens(ok) if server_says else _by_send_order(ok)
     if found is None:
         return None
     found.too_small = _too_small(found)

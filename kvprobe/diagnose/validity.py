@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from kvprobe.diagnose import arrivals, steadiness
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity, Validity
@@ -18,6 +20,8 @@ from kvprobe.summary.units import percent, plural, seconds, whole
 
 LATE_S = 0.010
 LATE_SHARE = 0.05
+LAGS_PER_WINDOW = 12
+"""Windows of 250 ms, a lag about every 20 ms (kvprobe.load.health)."""
 BATCHED_GAP_SHARE = 0.3
 SHARED_CHUNKS_SHARE = 0.10
 CPU_FULL_RATIO = 0.95
@@ -43,16 +47,22 @@ def late_client(view: View) -> Iterator[Issue]:
                 "invalid",
                 "late_client",
                 f"the client was late: its event loop woke {seconds(lag)} late at p99, "
-                f"{percent(lag / reported) if reported else 'all'} of the median {name} ({seconds(reported)})",
+                f"{percent(lag / max(reported, 1e-9))} of the median {name} ({seconds(reported)})",
                 {"loop_lag_p99": Quantity(lag, "s"), "reported": Quantity(reported, "s")},
             )
             return
 
 
 def loop_lag_p99_s(view: View) -> float | None:
-    """p99 of the client's event-loop lag over the load; of several workers the worst."""
-    points = view.load_series("client.loop_lag_p99_s")
-    return max((v for _, v in points), default=None) if points else None
+    """p99 of the client's event-loop lag over the load, estimated from the worst lag of each window.
+
+    A window holds about `LAGS_PER_WINDOW` lags. The largest of k independent lags stays below x
+    with probability F(x)**k, so the p99 of the lags is the 0.99**k quantile of the largest ones.
+    """
+    points = view.load_series("client.loop_lag_s")
+    if not points:
+        return None
+    return float(np.quantile([v for _, v in points], 0.99**LAGS_PER_WINDOW))
 
 
 def late_dispatch(view: View) -> Iterator[Issue]:
@@ -68,8 +78,8 @@ def late_dispatch(view: View) -> Iterator[Issue]:
         yield Issue(
             "warning",
             "warning",
-            f"client-capped: requests left {seconds(p99)} late ({label}) because every allowed request was in "
-            "flight; latency from the schedule is the honest number, latency from sent is not",
+            f"client-capped: requests left {seconds(p99)} late ({label}) because all allowed requests were "
+            "in flight; latency from the schedule is the honest number, latency from sent is not",
             facts,
         )
     elif ttft is None or p99 > LATE_SHARE * ttft:
@@ -96,8 +106,8 @@ def batched_reads(view: View) -> Iterator[Issue]:
     yield Issue(
         "invalid",
         "batched_reads",
-        f"the client read in batches: the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, and "
-        f"{percent(share)} of the chunks came in one receive together with an earlier one",
+        f"the client read in batches: the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, "
+        f"and {percent(share)} of the chunks came in one receive together with an earlier one",
         {
             "gap_p50": Quantity(gap.p50, "s"),
             "gap_mean": Quantity(gap.mean, "s"),
@@ -155,8 +165,9 @@ def cache_contaminated(view: View) -> Iterator[Issue]:
     yield Issue(
         "invalid",
         "cache_contaminated",
-        f"the cache was warm before the run: {percent(got)} of the prompt tokens came from it, and these prompts "
-        f"allow {percent(ceiling)} at most; use a fresh salt (`salt: run`) or empty the server's cache",
+        f"the cache was warm before the run: {percent(got)} of the prompt tokens came from it, and these "
+        f"prompts allow {percent(ceiling)} at most; use a fresh salt (`salt: run`) or empty the "
+        "server's cache",
         {"got": Quantity(got, "ratio"), "ceiling": Quantity(ceiling, "ratio")},
     )
 
@@ -184,8 +195,8 @@ def clocks(view: View) -> Iterator[Issue]:
         yield Issue(
             "invalid",
             "clock_jumped",
-            f"the wall clock jumped by {seconds(utc - mono - slept)} during the run (durations are not affected; "
-            "times of day, and whatever else follows them on this machine, are)",
+            f"the wall clock jumped by {seconds(utc - mono - slept)} during the run (durations are not "
+            "affected; times of day, and whatever else follows them on this machine, are)",
         )
 
 
@@ -202,7 +213,8 @@ def client_stood_still(view: View) -> Iterator[Issue]:
         yield Issue(
             "invalid",
             "client_stood_still",
-            f"the client stood still for {seconds(worst)} (stopped or suspended): nothing was measured meanwhile",
+            f"the client stood still for {seconds(worst)} (stopped or suspended): "
+            "nothing was measured meanwhile",
             {"stood_still": Quantity(worst, "s")},
         )
 

@@ -8,6 +8,7 @@ requests come first and hand over without a pause: the next request is simply a 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -79,7 +80,8 @@ class Conductor:
         self._count_ticks = plan.ticks() if plan.ticks else None
         self._next_counted_s = next(self._count_ticks, None) if self._count_ticks else None
         self._counted = 0
-        self._issue_end_s: float | None = None  # of the schedule, seconds after t0
+        self._issue_end_s = math.inf  # when issuing ended, seconds after t0
+        self._planned_end_s = math.inf  # when the duration is over, seconds after t0
 
     @property
     def active(self) -> int:
@@ -95,11 +97,10 @@ class Conductor:
         """Requests that the schedule wanted so far; in a closed loop those that were sent."""
         if self._count_ticks is None or not self._go.is_set():
             return self.sent
-        until_s = (time.monotonic_ns() - self._t0_ns) / NS
-        if self._issue_end_s is not None:
-            until_s = min(until_s, self._issue_end_s)
-        while self._next_counted_s is not None and self._next_counted_s <= until_s:
-            if self.plan.total is not None and self._index(self._counted) >= self.plan.total:
+        until_s = min((time.monotonic_ns() - self._t0_ns) / NS, self._issue_end_s)
+        total, end_s = self.plan.total, self._planned_end_s
+        while (tick_s := self._next_counted_s) is not None and tick_s <= until_s and tick_s < end_s:
+            if total is not None and self._index(self._counted) >= total:
                 break
             self._counted += 1
             self._next_counted_s = next(self._count_ticks, None)
@@ -145,8 +146,7 @@ class Conductor:
             self.reason, self.detail = reason, detail
         until_ns = now_ns + int((self.plan.drain_s if within_s is None else within_s) * NS)
         self._drain_until_ns = min(until_ns, self._drain_until_ns or until_ns)
-        if self._issue_end_s is None:
-            self._issue_end_s = (now_ns - self._t0_ns) / NS
+        self._issue_end_s = min(self._issue_end_s, (now_ns - self._t0_ns) / NS)
         self._go.set()
         self.closing.set()
 
@@ -174,9 +174,9 @@ class Conductor:
 
     def _claim_tick(self) -> Ticket | None:
         assert self._ticks is not None
-        tick_s = next(self._ticks, None)
-        index = None if tick_s is None else self._next_index()
-        if tick_s is None or index is None:
+        tick_s = next(self._ticks, math.inf)
+        index = self._next_index() if tick_s < self._planned_end_s else None
+        if index is None:
             self._exhausted = True
             return None
         ticket = self._ticket(index, self._t0_ns + int(tick_s * NS))
@@ -202,6 +202,7 @@ class Conductor:
         if self.plan.duration_s is None:
             return
         left_s = self.plan.duration_s + (start_ns - time.monotonic_ns()) / NS
+        self._planned_end_s = (start_ns - self._t0_ns) / NS + self.plan.duration_s
         gevent.spawn_later(max(left_s, 0.0), self.end, "planned")
 
     def _sleep_until(self, instant_ns: int) -> bool:

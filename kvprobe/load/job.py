@@ -33,6 +33,10 @@ class Calibration(msgspec.Struct, kw_only=True):
     """Tokens that the chat template adds around one user message; null when not known."""
     template_prefix_tokens: int | None = 0
     """Of these, the tokens before the user's text: shared by all prompts by design."""
+    system_template_tokens: int | None = 0
+    """Tokens that the template adds around a system and a user message; null when not known."""
+    system_template_prefix_tokens: int | None = 0
+    """Of these, the tokens before the system message's text."""
     check_relative_error: float | None = None
     """Largest relative error of the additive estimate on the sample that was checked."""
 

@@ -7,7 +7,7 @@ under way are written and `finished` comes last.
 
 from __future__ import annotations
 
-import locust  # isort: skip  # first of all: it patches sockets, threads and ssl for gevent
+import locust  # noqa: F401  # isort: skip  # first of all: it patches sockets, threads and ssl for gevent
 
 import gc
 import logging

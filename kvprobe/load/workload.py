@@ -47,8 +47,8 @@ from kvprobe.load.workload_parts import (
     Seconds,
     ServerArgs,
     SharedPrefixPrompt,
-    TimestampFirstPrompt,
     Timeouts,
+    TimestampFirstPrompt,
     Warmup,
 )
 from kvprobe.load.yaml_source import KeyPath, parse_yaml, read_text
@@ -102,14 +102,20 @@ class Workload(Part):
     model_config = ConfigDict(title="kvprobe workload")
 
     name: str = Field(pattern=NAME_PATTERN, description="Short name; part of the run directory's name.")
-    description: str = Field(default="", max_length=2_000, description="What this workload is for, for people.")
+    description: str = Field(
+        default="", max_length=2_000, description="What this workload is for, for people."
+    )
     kind: Kind = Field(description="How prompts relate to each other.")
     seed: int = Field(
-        default=1, ge=0, lt=1 << 63, description="Seed of texts, lengths, order and Poisson arrivals (no unit)."
+        default=1,
+        ge=0,
+        lt=1 << 63,
+        description="Seed of texts, lengths, order and Poisson arrivals (no unit).",
     )
     salt: Literal["run", "none"] = Field(
         default="run",
-        description="`run`: texts differ from run to run, so that a run never measures an earlier run's cache; `none`: they are the same.",
+        description="`run`: texts differ from run to run, so that a run never measures an earlier run's cache; "
+        "`none`: they are the same.",
     )
     endpoint: Literal["chat", "completions"] = Field(
         default="chat", description="/v1/chat/completions or /v1/completions."
@@ -121,21 +127,33 @@ class Workload(Part):
         default=None,
         ge=1,
         le=MAX_REQUESTS,
-        description="Measured requests (count). With `duration` too, whichever is reached first. Kinds with families: one round when neither is given.",
+        description="Measured requests (count). With `duration` too, whichever is reached first. Kinds with "
+        "families: one round when neither is given.",
     )
     duration_s: Seconds | None = Field(
-        default=None, gt=0, le=MAX_DURATION_S, alias="duration", description="Time of the measured load (duration)."
+        default=None,
+        gt=0,
+        le=MAX_DURATION_S,
+        alias="duration",
+        description="Time of the measured load (duration).",
     )
     warmup: Warmup = Field(default_factory=Warmup, description="Requests that are not measured.")
     drain_s: Seconds = Field(
-        default=30.0, ge=0, le=3600, alias="drain", description="Wait for open requests at the end (duration)."
+        default=30.0,
+        ge=0,
+        le=3600,
+        alias="drain",
+        description="Wait for open requests at the end (duration).",
     )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="When a request is given up.")
     sampling: Sampling = Field(default_factory=Sampling, description="How often the server is looked at.")
     breaker: Breaker = Field(default_factory=Breaker, description="When the load gives up on a target.")
-    request: RequestOptions = Field(default_factory=RequestOptions, description="Further fields of each request.")
+    request: RequestOptions = Field(
+        default_factory=RequestOptions, description="Further fields of each request."
+    )
     server_args: ServerArgs = Field(
-        default=(), description="Options of the bundled server; not used with --target. A list, or one line of text."
+        default=(),
+        description="Options of the bundled server; not used with --target. A list, or one line of text.",
     )
 
     _unexpanded: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
@@ -154,7 +172,11 @@ class Workload(Part):
             return data
         data["prompt"] = _Tagged(near[0], prompt)
         one_round = (prompt.get("families"), prompt.get("requests_per_family"))
-        if data.get("requests") is None and data.get("duration") is None and all(type(n) is int for n in one_round):
+        if (
+            data.get("requests") is None
+            and data.get("duration") is None
+            and all(type(n) is int for n in one_round)
+        ):
             planned = prompt["families"] * prompt["requests_per_family"]
             if 1 <= planned <= MAX_REQUESTS:
                 data["requests"] = planned
@@ -172,7 +194,9 @@ class Workload(Part):
     def _consistent(self) -> Workload:
         problems = [*presence_problems(self.model_dump(exclude_none=True)), *self._cross_problems()]
         if problems:
-            raise PydanticCustomError("workload_problems", "fields contradict each other", {"problems": problems})
+            raise PydanticCustomError(
+                "workload_problems", "fields contradict each other", {"problems": problems}
+            )
         return self
 
     def _cross_problems(self) -> Iterator[CrossProblem]:
@@ -180,9 +204,12 @@ class Workload(Part):
         if isinstance(prompt, SharedPrefixPrompt):
             if prompt.prefix_tokens + prompt.suffix_tokens.largest() > MAX_TOKENS:
                 message = f"prefix and suffix together can exceed {MAX_TOKENS:,} tokens"
-                yield CrossProblem(("prompt", "prefix_tokens"), "bad_value", message, "make one of them shorter")
+                yield CrossProblem(
+                    ("prompt", "prefix_tokens"), "bad_value", message, "make one of them shorter"
+                )
             if prompt.round_requests > MAX_FAMILY_REQUESTS:
-                message = f"families x requests_per_family is {prompt.round_requests:,}, above {MAX_FAMILY_REQUESTS:,}"
+                product = f"{prompt.round_requests:,}, above {MAX_FAMILY_REQUESTS:,}"
+                message = f"families x requests_per_family is {product}"
                 fix = "use fewer; a longer run goes on with new families"
                 yield CrossProblem(("prompt", "families"), "bad_value", message, fix)
         if self.output.tokens.largest() > MAX_OUTPUT_TOKENS:
@@ -240,7 +267,10 @@ def presence_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
             message = "`closed` and `open` are both given, and a run has one kind of arrival"
             yield CrossProblem(("arrival", "open"), "conflict", message, "keep one of the two")
         elif not given:
-            message, fix = "`arrival` needs `closed` or `open`", "write `closed: {users: 4}` or `open: {rate: 2}`"
+            message, fix = (
+                "`arrival` needs `closed` or `open`",
+                "write `closed: {users: 4}` or `open: {rate: 2}`",
+            )
             yield CrossProblem(("arrival",), "missing_key", message, fix)
     warmup = data.get("warmup")
     if isinstance(warmup, Mapping) and None not in (warmup.get("requests"), warmup.get("duration")):
@@ -265,7 +295,9 @@ def load_workload(path_or_name: str, sets: Sequence[tuple[str, str]] = ()) -> Wo
     apply_sets(document, sets, os.environ)
     if not isinstance(document.value, dict):
         mark = document.marks[()]
-        message = "a workload is a mapping of keys to values" if document.value is not None else "the file is empty"
+        message = (
+            "a workload is a mapping of keys to values" if document.value is not None else "the file is empty"
+        )
         fix = "start from one of the bundled workloads"
         raise UsageError(*document.problems, mark.problem("wrong_type", message, fix))
     try:
@@ -295,7 +327,9 @@ def find_workload(path_or_name: str) -> tuple[Path, str]:
     """The file that is meant, and how to call it in messages."""
     path = Path(path_or_name)
     if "\0" in path_or_name:
-        raise UsageError(Problem("not_found", "a path cannot hold a NUL character", "give the path of a YAML file"))
+        raise UsageError(
+            Problem("not_found", "a path cannot hold a NUL character", "give the path of a YAML file")
+        )
     if path.exists():
         return path, path_or_name
     folder = bundled_workloads()
@@ -304,7 +338,9 @@ def find_workload(path_or_name: str) -> tuple[Path, str]:
         return folder / f"{path_or_name}.yaml", f"{path_or_name}.yaml"
     from kvprobe.load.workload_errors import did_you_mean
 
-    fix = did_you_mean(path.stem, names) or f"give a file, or one of the bundled workloads: {', '.join(names)}"
+    fix = (
+        did_you_mean(path.stem, names) or f"give a file, or one of the bundled workloads: {', '.join(names)}"
+    )
     raise UsageError(Problem("not_found", f"there is no workload file {path_or_name!r}", fix))
 
 

@@ -108,7 +108,12 @@ class _Translator:
     """One complaint."""
 
     def __init__(
-        self, document: YamlDocument, model: type[BaseModel], detail: ErrorDetails, path: KeyPath, known: list[str]
+        self,
+        document: YamlDocument,
+        model: type[BaseModel],
+        detail: ErrorDetails,
+        path: KeyPath,
+        known: list[str],
     ) -> None:
         self._document = document
         self._model = model
@@ -161,7 +166,11 @@ class _Translator:
         if place is None:
             return None
         above = place.rpartition(".")[0]
-        return f"`{self._key}` belongs under `{above}`" if above else f"`{self._key}` belongs at the top of the file"
+        return (
+            f"`{self._key}` belongs under `{above}`"
+            if above
+            else f"`{self._key}` belongs at the top of the file"
+        )
 
     def _missing_fix(self) -> str:
         near = [key for key in self._given() if key not in self._known]

@@ -76,7 +76,9 @@ Seconds = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)$", "examples": ["60s"]}),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)$", "examples": ["60s"]}
+    ),
 ]
 
 
@@ -155,7 +157,9 @@ class Length(Part):
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
         schema: dict[str, Any] = handler.resolve_ref_schema(handler(core_schema))
         number = {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}
-        mapping = {key: schema.pop(key) for key in ("type", "properties", "additionalProperties") if key in schema}
+        mapping = {
+            key: schema.pop(key) for key in ("type", "properties", "additionalProperties") if key in schema
+        }
         schema["anyOf"] = [number, {**mapping, "minProperties": 1, "maxProperties": 1}]
         return schema
 
@@ -179,7 +183,10 @@ class Length(Part):
         return self.lognormal.max
 
 
-_LENGTH_FIX = "write a whole number of tokens such as 128, or {uniform: [64, 256]}, or {lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}"
+_LENGTH_FIX = (
+    "write a whole number of tokens such as 128, or {uniform: [64, 256]}, "
+    "or {lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}"
+)
 
 
 class PromptPart(Part):
@@ -192,10 +199,18 @@ class SharedPrefixPrompt(PromptPart):
     """Families of prompts: each family shares a prefix, every request asks its own question."""
 
     kind: ClassVar[str] = "shared_prefix"
-    families: int = Field(ge=1, le=100_000, description="Number of different prefixes; each costs one cold request.")
-    requests_per_family: int = Field(ge=1, le=100_000, description="Requests of one round that share a prefix.")
-    prefix_tokens: Tokens = Field(description="Length of the shared text (chat: the system message), in tokens.")
-    suffix_tokens: Length = Field(description="Length of the question after it, in tokens, chat template not counted.")
+    families: int = Field(
+        ge=1, le=100_000, description="Number of different prefixes; each costs one cold request."
+    )
+    requests_per_family: int = Field(
+        ge=1, le=100_000, description="Requests of one round that share a prefix."
+    )
+    prefix_tokens: Tokens = Field(
+        description="Length of the shared text (chat: the system message), in tokens."
+    )
+    suffix_tokens: Length = Field(
+        description="Length of the question after it, in tokens, chat template not counted."
+    )
 
     @property
     def round_requests(self) -> int:
@@ -228,16 +243,23 @@ class Output(Part):
     tokens: Length = Field(description="Tokens to generate (max_tokens of each request), in tokens.")
     ignore_eos: bool = Field(
         default=True,
-        description="Ask the server not to stop early, so that every answer has the length asked for (vLLM, SGLang, the bundled server).",
+        description="Ask the server not to stop early, so that every answer has the length asked for "
+        "(vLLM, SGLang, the bundled server).",
     )
 
 
 class Closed(Part):
     """A fixed number of users, each with one request at a time."""
 
-    users: int = Field(ge=1, le=MAX_USERS, description="Users, each waits for its answer before it asks again (count).")
+    users: int = Field(
+        ge=1, le=MAX_USERS, description="Users, each waits for its answer before it asks again (count)."
+    )
     think_time_s: Seconds = Field(
-        default=0.0, ge=0, le=3600, alias="think_time", description="Pause of a user between two requests (duration)."
+        default=0.0,
+        ge=0,
+        le=3600,
+        alias="think_time",
+        description="Pause of a user between two requests (duration).",
     )
 
 
@@ -249,7 +271,10 @@ class Open(Part):
     )
     rate: float = Field(gt=0, le=MAX_RATE_PER_S, description="Mean arrivals, in requests per second.")
     max_in_flight: int = Field(
-        default=512, ge=1, le=20_000, description="Requests open at once; a request above it is counted as unsent (count)."
+        default=512,
+        ge=1,
+        le=20_000,
+        description="Requests open at once; a request above it is counted as unsent (count).",
     )
 
 
@@ -263,7 +288,9 @@ class Arrival(Part):
 class Warmup(Part):
     """Requests before the measurement; their prompts share nothing with the measured ones."""
 
-    requests: int | None = Field(default=None, ge=0, le=10_000, description="Number of warm-up requests (count).")
+    requests: int | None = Field(
+        default=None, ge=0, le=10_000, description="Number of warm-up requests (count)."
+    )
     duration_s: Seconds | None = Field(
         default=None, gt=0, le=3600, alias="duration", description="Warm-up by time instead (duration)."
     )
@@ -276,9 +303,15 @@ class Timeouts(Part):
         default=10.0, gt=0, le=600, alias="connect", description="To open the connection (duration)."
     )
     first_token_s: Seconds = Field(
-        default=120.0, gt=0, le=7200, alias="first_token", description="From sending to the first token (duration)."
+        default=120.0,
+        gt=0,
+        le=7200,
+        alias="first_token",
+        description="From sending to the first token (duration).",
     )
-    gap_s: Seconds = Field(default=60.0, gt=0, le=7200, alias="gap", description="Between two chunks (duration).")
+    gap_s: Seconds = Field(
+        default=60.0, gt=0, le=7200, alias="gap", description="Between two chunks (duration)."
+    )
     total_s: Seconds = Field(
         default=600.0, gt=0, le=MAX_DURATION_S, alias="total", description="For the whole request (duration)."
     )
@@ -288,7 +321,11 @@ class Sampling(Part):
     """How often the server is looked at."""
 
     metrics_interval_s: Seconds = Field(
-        default=0.5, ge=0.05, le=60, alias="metrics_interval", description="Between two reads of /metrics (duration)."
+        default=0.5,
+        ge=0.05,
+        le=60,
+        alias="metrics_interval",
+        description="Between two reads of /metrics (duration).",
     )
 
 
@@ -297,9 +334,14 @@ class Breaker(Part):
 
     consecutive_failures: int = Field(default=20, ge=1, le=100_000, description="Failures in a row (count).")
     window: int = Field(
-        default=50, ge=1, le=100_000, description="The error rate is judged over this many latest requests (count)."
+        default=50,
+        ge=1,
+        le=100_000,
+        description="The error rate is judged over this many latest requests (count).",
     )
-    error_rate: float = Field(default=0.9, gt=0, le=1, description="Share of failures in the window (ratio, 0 to 1).")
+    error_rate: float = Field(
+        default=0.9, gt=0, le=1, description="Share of failures in the window (ratio, 0 to 1)."
+    )
 
 
 _OWN_KEYS = {
@@ -331,7 +373,9 @@ def _check_extra_body(value: Any) -> Any:
 class RequestOptions(Part):
     """What goes into the body of each request besides the prompt."""
 
-    temperature: float = Field(default=0.0, ge=0, le=2, description="Sampling temperature (no unit); 0 is greedy.")
+    temperature: float = Field(
+        default=0.0, ge=0, le=2, description="Sampling temperature (no unit); 0 is greedy."
+    )
     extra_body: Annotated[dict[str, JsonValue], BeforeValidator(_check_extra_body)] = Field(
         default_factory=dict, description="Further fields of the JSON body, passed on as they are."
     )
@@ -343,7 +387,9 @@ def _split_args(value: Any) -> Any:
             return tuple(shlex.split(value))
         except ValueError as error:
             fix = "close the quotes"
-            raise PydanticCustomError("bad_value", "the quotes in this text do not match", {"fix": fix}) from error
+            raise PydanticCustomError(
+                "bad_value", "the quotes in this text do not match", {"fix": fix}
+            ) from error
     return _as_tuple(value)
 
 

@@ -131,7 +131,9 @@ def read_text(path: Path, shown: str) -> str:
             f"{shown} is larger than {MAX_BYTES // 1024} KiB, which no workload file is",
             "check that this is the file you meant",
         )
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in data[:2] and len(data) > 1 and data.count(b"\0") > 1):
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (
+        b"\0" in data[:2] and len(data) > 1 and data.count(b"\0") > 1
+    ):
         raise refuse("encoding", f"{shown} is UTF-16 or UTF-32 text", "save it as UTF-8")
     if b"\0" in data:
         raise refuse("binary", f"{shown} is a binary file (it holds NUL bytes)", "give a YAML text file")
@@ -197,7 +199,9 @@ class _Composer:
                 if documents > 1:
                     mark = self._event_mark(event)
                     fix = "keep one document, without `---` between"
-                    self._problems.append(mark.problem("several_documents", "a second YAML document starts here", fix))
+                    self._problems.append(
+                        mark.problem("several_documents", "a second YAML document starts here", fix)
+                    )
                     break
             elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
                 root = self._close(stack, root)
@@ -234,7 +238,9 @@ class _Composer:
             node = Node({} if mapping else [], mark, complete=False)
         if getattr(event, "tag", None) is not None:
             message = f"the tag `{event.tag}` is refused: tags can run code in other readers"
-            self._problems.append(mark.problem("tag_refused", message, "remove the tag; write the plain value"))
+            self._problems.append(
+                mark.problem("tag_refused", message, "remove the tag; write the plain value")
+            )
             node.spoilt = True
         if event.anchor is not None:
             self._anchors[event.anchor] = node
@@ -343,7 +349,9 @@ class _Composer:
         before = self._text[: error.position]
         mark = self.mark(before.count("\n"), error.position - (before.rfind("\n") + 1))
         code = error.character if isinstance(error.character, int) else ord(str(error.character)[:1] or "\0")
-        return mark.problem("bad_character", f"the control character U+{code:04X} cannot stand in YAML", "remove it")
+        return mark.problem(
+            "bad_character", f"the control character U+{code:04X} cannot stand in YAML", "remove it"
+        )
 
 
 class _Open:

@@ -7,7 +7,6 @@ and counted (`sampler.missed_ticks`).
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -96,14 +95,18 @@ class Sampler:
             self._close()
 
     def _tick_until_stopped(self) -> None:
-        begin = time.monotonic()
+        interval_ns = max(1, round(self._interval_s * 1e9))
+        begin_ns = time.monotonic_ns()
         tick = 0
-        while not self._stopping.wait(max(0.0, begin + tick * self._interval_s - time.monotonic())):
-            late_s = max(0.0, time.monotonic() - (begin + tick * self._interval_s))
-            t_ns = self._sample(buckets=False)
-            due = math.floor((time.monotonic() - begin) / self._interval_s) + 1
-            missed, tick = max(0, due - tick - 1), max(due, tick + 1)
-            self._write(t_ns, [("sampler.late_s", {}, late_s), ("sampler.missed_ticks", {}, float(missed))])
+        while not self._stopping.wait(max(0, begin_ns + tick * interval_ns - time.monotonic_ns()) / 1e9):
+            now_ns = time.monotonic_ns()
+            late_ns = max(0, now_ns - begin_ns - tick * interval_ns)
+            self._sample(buckets=False)
+            following = max(tick, (time.monotonic_ns() - begin_ns) // interval_ns) + 1
+            missed, tick = following - tick - 1, following
+            self._write(
+                now_ns, [("sampler.late_s", {}, late_ns / 1e9), ("sampler.missed_ticks", {}, float(missed))]
+            )
 
     def _sample(self, *, buckets: bool) -> int:
         """One look at everything; returns the instant that it is stamped with."""
@@ -127,12 +130,13 @@ class Sampler:
             self._spool.write(Sample(t_ns=t_ns, metric=metric, labels=labels, value=value))
 
     def _close(self) -> None:
-        # A mark may be under way in another thread.
+        # A mark may be under way in another thread, or come later: it finds neither.
         with self._lock:
             if self._gpu is not None:
                 self._gpu.close()
             if self._metrics is not None:
                 self._metrics.close()
+            self._gpu, self._metrics = None, None
 
 
 class _ScrapeFacts:

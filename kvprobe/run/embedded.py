@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ _LOG_TAIL_BYTES = 4096
 class EmbeddedServer:
     """Owns one server process. `start` returns its base URL; `stop` ends it, by its pid."""
 
-    def __init__(self, args: str, log_folder: Path) -> None:
+    def __init__(self, args: Sequence[str], log_folder: Path) -> None:
         """`log_folder` keeps the log until the run directory exists (see `move_log`)."""
-        self._args = split_args(args)
+        self._args = list(args)
         self._log_folder = log_folder
         self.log_path = log_folder / f".server-{os.getpid()}.log"
         self._process: subprocess.Popen[bytes] | None = None

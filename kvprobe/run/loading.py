@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from kvprobe.errors import Exit, Problem, StorageError
+from kvprobe.errors import Exit, KvprobeError, Problem, StorageError
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load.job import BreakerSpec, Command, LoadJob, TargetSpec, WorkerEvent
 from kvprobe.load.prompts import PromptSource
@@ -69,13 +70,12 @@ def _job(prepared: Prepared) -> LoadJob:
 def _with_sampler(
     prepared: Prepared, worker: WorkerProcess, spool: SpoolWriter, progress: Progress, interrupts: Interrupts
 ) -> LoadEnding:
-    headers = {"authorization": f"Bearer {prepared.api_key}"} if prepared.api_key else {}
     sampler = Sampler(
         prepared.metrics_url,
         prepared.workload.sampling.metrics_interval_s,
         spool,
         server_pid=prepared.server.pid if prepared.server is not None else None,
-        headers=headers,
+        headers=_metrics_headers(prepared),
         insecure=prepared.options.insecure,
     )
     worker.start()
@@ -85,12 +85,37 @@ def _with_sampler(
         sampler.mark("load_start")
         t0_ns = time.monotonic_ns() + int(START_DELAY_S * 1e9)
         worker.send(Command(command="go", t0_ns=t0_ns))
-        progress.say(f"loading ({prepared.run_dir.path}) ...")
+        progress.say(f"loading; the run is kept in {prepared.run_dir.path} ...")
         ending = _Steering(prepared, worker, progress, interrupts, t0_ns).run()
-        sampler.mark("load_end")
-        return ending
-    finally:
+    except BaseException:
         sampler.stop()
+        raise
+    _end_sampling(sampler, ending)
+    return ending
+
+
+def _metrics_headers(prepared: Prepared) -> dict[str, str]:
+    """The key goes to the target's own origin only, never to another address of --metrics."""
+    here, there = urlsplit(prepared.target.base_url), urlsplit(prepared.metrics_url)
+    same_origin = (here.scheme, here.netloc) == (there.scheme, there.netloc)
+    return {"authorization": f"Bearer {prepared.api_key}"} if prepared.api_key and same_origin else {}
+
+
+def _end_sampling(sampler: Sampler, ending: LoadEnding) -> None:
+    """The last full scrape; a sampler that had to give up is a problem of the run, not its end."""
+    try:
+        sampler.mark("load_end")
+    except StorageError as error:
+        ending.problems.extend(error.problems)
+        ending.exit_code = ending.exit_code or Exit.STORAGE
+    sampler.stop()
+    if isinstance(sampler.failure, KvprobeError):
+        ending.problems.extend(p for p in sampler.failure.problems if p not in ending.problems)
+        ending.exit_code = ending.exit_code or sampler.failure.exit_code
+    elif sampler.failure is not None:
+        ending.problems.append(
+            Problem("sampler", f"sampling stopped early: {sampler.failure!r}", "the records are complete")
+        )
 
 
 @dataclass
@@ -195,7 +220,8 @@ class _Steering:
     def _server_fix(self) -> str:
         server = self.prepared.server
         if server is not None and not server.alive():
-            return f"the bundled server ended with code {server.exit_code()}: see server.log in the run directory"
+            code = server.exit_code()
+            return f"the bundled server ended with code {code}: see server.log in the run directory"
         return "look at the server's log for the time of the first failure"
 
     def _worker_died(self) -> LoadEnding:

@@ -14,7 +14,7 @@ from kvprobe.load.job import Calibration
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.workload import Workload
 from kvprobe.run import target as targets
-from kvprobe.run.embedded import EmbeddedServer, require_server_extra
+from kvprobe.run.embedded import EmbeddedServer, require_server_extra, split_args
 from kvprobe.run.options import Prepared, RunOptions
 from kvprobe.run.progress import Progress
 
@@ -58,7 +58,7 @@ def _start_server(
     options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack
 ) -> EmbeddedServer:
     require_server_extra()
-    args = options.serve_args if options.serve_args is not None else (workload.server_args or "")
+    args = split_args(options.serve_args) if options.serve_args is not None else workload.server_args
     server = EmbeddedServer(args, options.out)
     stack.callback(server.stop)
     progress.say("starting the bundled reference server ...")

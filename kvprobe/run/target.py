@@ -74,10 +74,11 @@ def guard(base_url: str, *, own_target: bool) -> None:
         ) from error
     addresses = {ipaddress.ip_address(str(info[4][0]).split("%")[0]) for info in found}
     if any(not _is_loopback(a) for a in addresses) and not own_target:
+        where = ", ".join(sorted(map(str, addresses)))
         raise TargetError(
             Problem(
                 "guard",
-                f"`{host}` is not this machine ({', '.join(sorted(map(str, addresses)))}): a load test can take a server down",
+                f"`{host}` is not this machine ({where}): a load test can take a server down",
                 "add --i-own-this-target if you may load it",
             )
         )

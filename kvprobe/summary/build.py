@@ -103,7 +103,7 @@ def summarise(run: RunData) -> Summary:
     """Every number of the run; works for a killed run and for one without a single request."""
     measured = measured_rows(run)
     span = rates.window(measured, run.facts)
-    counted = rates.count(measured, [r for r in run.records if r.warmup], run.opened)
+    counted = rates.count(measured, [r for r in run.records if r.warmup], run.opened, run.facts)
     target, engine = _value(run, "target"), _value(run, "engine")
     return Summary(
         run_dir=str(run.path),

@@ -33,6 +33,7 @@ class PromptLayout(msgspec.Struct, kw_only=True):
     shared_prefix_tokens: int | None = None
     """Typical (median) length of the longest prefix that a prompt shares with an earlier one."""
     block_size_tokens: int | None = None
+    """Null when the analysis had to assume one."""
     source: str = "prompt_layout"
 
 
@@ -53,7 +54,7 @@ def read_layout(facts: Iterable[Fact]) -> PromptLayout:
         shared_body_tokens=_whole(found.get("shared_body_tokens")),
         changing_tokens=_whole(found.get("changing_tokens")),
         shared_prefix_tokens=_whole(found.get("shared_prefix_tokens")),
-        block_size_tokens=_whole(found.get("block_size")),
+        block_size_tokens=None if found.get("block_size_assumed") else _whole(found.get("block_size")),
     )
 
 

@@ -87,16 +87,25 @@ class Asked(msgspec.Struct, kw_only=True):
 
 
 def count(
-    measured: Sequence[RequestRecord], warmup: Sequence[RequestRecord], unfinished: Sequence[OpenedRequest]
+    measured: Sequence[RequestRecord],
+    warmup: Sequence[RequestRecord],
+    unfinished: Sequence[OpenedRequest],
+    facts: Iterable[Fact] = (),
 ) -> Requests:
-    """Fates of the measured requests; warm-up counts apart."""
+    """Fates of the measured requests; warm-up counts apart.
+
+    A tick of the schedule that no user could take leaves no row: the load says at its end how many
+    requests the schedule wanted, warm-up included.
+    """
     open_measured = sum(1 for o in unfinished if not o.warmup)
-    unsent = sum(1 for r in measured if is_unsent(r))
+    wanted = _integer(_load_finished(facts).get("intended")) or 0
+    without_row = max(0, wanted - len(measured) - len(warmup) - len(unfinished))
+    unsent_rows = sum(1 for r in measured if is_unsent(r))
     failures = Counter(r.failure for r in measured if r.failure is not None and not is_unsent(r))
     return Requests(
-        intended=len(measured) + open_measured,
-        sent=len(measured) - unsent + open_measured,
-        unsent=unsent,
+        intended=len(measured) + open_measured + without_row,
+        sent=len(measured) - unsent_rows + open_measured,
+        unsent=unsent_rows + without_row,
         ok=sum(1 for r in measured if r.failure is None and r.sent_ns is not None),
         failed=sum(failures.values()),
         by_failure={str(kind): n for kind, n in failures.most_common()},
@@ -142,11 +151,16 @@ def window(measured: Sequence[RequestRecord], facts: Iterable[Fact]) -> Window:
     out = Window(start_ns=min(starts, default=None), end_ns=max(ends, default=None))
     if out.start_ns is not None and out.end_ns is not None and out.end_ns > out.start_ns:
         out.seconds = (out.end_ns - out.start_ns) * NS
-    finished = next((f.value for f in facts if f.name == "load_finished" and isinstance(f.value, dict)), None)
-    if finished is not None:
-        out.issue_end_ns = _integer(finished.get("t_drain_ns"))
-        out.finish_reason, out.finish_detail = _text(finished.get("reason")), _text(finished.get("detail"))
+    finished = _load_finished(facts)
+    out.issue_end_ns = _integer(finished.get("t_drain_ns"))
+    out.finish_reason, out.finish_detail = _text(finished.get("reason")), _text(finished.get("detail"))
     return out
+
+
+def _load_finished(facts: Iterable[Fact]) -> dict[str, Any]:
+    """How the load ended; empty for a run that was killed."""
+    found = [f.value for f in facts if f.name == "load_finished" and isinstance(f.value, dict)]
+    return found[-1] if found else {}
 
 
 def _integer(value: Any) -> int | None:

@@ -114,7 +114,8 @@ class LlamaModel(Generic[PlanT]):
         config = self.config
         normed = F.rms_norm(x, (config.hidden,), layer.attention_norm, config.norm_eps)
         qkv = F.linear(normed, layer.qkv).view(len(x), -1, config.head_dim)
-        q, k, v = qkv.split([config.heads, config.kv_heads, config.kv_heads], dim=1)
+        first_value = config.heads + config.kv_heads
+        q, k, v = qkv[:, : config.heads], qkv[:, config.heads : first_value], qkv[:, first_value:]
         self.attention.append(index, _rotate(k, cos, sin), v, plan)
         found = self.attention.attend(index, _rotate(q, cos, sin), plan)
         return F.linear(found, layer.out)

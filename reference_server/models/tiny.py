@@ -26,9 +26,12 @@ TINY = LlamaConfig(
     max_positions=32768,
 )
 
-QK_GAIN = 2.0
-"""Above 1 attention picks tokens out instead of averaging over all: the text then depends on the
-whole prompt, and a wrong byte in the cache shows."""
+QK_GAIN = 4.0
+OUT_GAIN = 4.0
+EMBEDDING_SCALE = 0.5
+"""Above their usual sizes, so that attention picks tokens out instead of averaging over all, and
+outweighs the last token: the text then depends on every part of the prompt, and a wrong byte in the
+cache shows. With gains of 1 a long prompt leads to one and the same text, whatever stands in it."""
 
 
 def random_weights(config: LlamaConfig, seed: int) -> LlamaWeights:
@@ -47,14 +50,14 @@ def random_weights(config: LlamaConfig, seed: int) -> LlamaWeights:
             LayerWeights(
                 attention_norm=torch.ones(hidden),
                 qkv=qkv,
-                out=matrix(hidden, heads * dim),
+                out=matrix(hidden, heads * dim, OUT_GAIN),
                 mlp_norm=torch.ones(hidden),
                 gate_up=matrix(2 * config.intermediate, hidden),
                 down=matrix(hidden, config.intermediate),
             )
         )
     return LlamaWeights(
-        embedding=torch.randn(config.vocabulary_size, hidden, generator=generator),
+        embedding=torch.randn(config.vocabulary_size, hidden, generator=generator) * EMBEDDING_SCALE,
         layers=layers,
         norm=torch.ones(hidden),
         head=matrix(config.vocabulary_size, hidden),

@@ -62,9 +62,11 @@ def test_json_errors_fit_their_schema(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {e["line"] for e in out["errors"]} >= {2}
 
 
-def test_hostile_text_in_an_error_is_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_text_in_an_error_is_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "w.yaml"
-    path.write_bytes("kind: distinct\n\"bad\\e]0;title\\a\": 1\n".encode())
+    path.write_bytes(b'kind: distinct\n"bad\\e]0;title\\a": 1\n')
     assert main(["run", str(path)]) == Exit.USAGE
     assert "\x1b" not in capsys.readouterr().err
 
@@ -78,14 +80,19 @@ def test_a_closed_stdout_is_quiet() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "kvprobe", "schema", "workload"], stdout=write_end, stderr=subprocess.PIPE, timeout=60
+        [sys.executable, "-m", "kvprobe", "schema", "workload"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        timeout=60,
     )
     os.close(write_end)
     assert done.returncode == Exit.STDOUT_CLOSED
     assert done.stderr == b""
 
 
-def test_a_defect_is_one_line_and_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_is_one_line_and_exit_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(args: object) -> int:
         raise ValueError("surprise")
 

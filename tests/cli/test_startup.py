@@ -17,7 +17,9 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["report", "--help"], ["schema"], ["--version"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["run", "--help"], ["report", "--help"], ["schema"], ["--version"]]
+)
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     loaded = modules_after(f"from kvprobe.cli.main import main\nassert main({argv!r}) == 0")
     assert loaded.isdisjoint(HEAVY)

@@ -18,7 +18,9 @@ from kvprobe.run import target as targets
 
 
 @contextmanager
-def answering(status: int, body: str, content_type: str = "application/json", **headers: str) -> Iterator[str]:
+def answering(
+    status: int, body: str, content_type: str = "application/json", **headers: str
+) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             data = body.encode()
@@ -142,7 +144,16 @@ def test_a_name_that_does_not_resolve() -> None:
     assert caught.value.problems[0].code == "dns"
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://u:secret@127.0.0.1", "http://127.0.0.1/?key=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1",
+        "http://",
+        "http://127.0.0.1:99999",
+        "http://u:secret@127.0.0.1",
+        "http://127.0.0.1/?key=1",
+    ],
+)
 def test_urls_that_cannot_be_targets(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError) as caught:
         targets.normalise_url(url)

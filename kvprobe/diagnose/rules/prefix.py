@@ -22,6 +22,7 @@ MOVING_GAINS = 0.20
 NO_HITS = 0.01
 FAR_BELOW = 0.5
 POOL_FULL_RATIO = 0.95
+QUOTED_CHARS = 48
 
 
 def prefix_row(view: View) -> Outcome:
@@ -111,7 +112,8 @@ def caching_off(view: View) -> Candidate | None:
         told,
         check_first=["the server's start-up line or flags for prefix caching"],
         remedy=[
-            "switch prefix caching on (vLLM: --enable-prefix-caching; bundled server: leave out --no-prefix-caching)"
+            "switch prefix caching on (vLLM: --enable-prefix-caching; bundled server: without "
+            "--no-prefix-caching)"
         ],
         would_change_my_mind=[
             "a single prompt token served from the cache",
@@ -151,24 +153,28 @@ def layout_unstable(view: View) -> Candidate | None:
         return None
     if got is not None and got > FAR_BELOW * moved:
         return None
-    texts = " | ".join(layout.diverge_texts[:2])
     shared = (
         f" in front of {whole(layout.shared_body_tokens)} shared tokens" if layout.shared_body_tokens else ""
     )
     seen = "not exported by the server" if got is None else percent(got)
     why = (
-        f"Prompts part at token {layout.diverge_token}{shared}, so {percent(ceiling)} of the prompt tokens can be "
-        f"reused (got: {seen}); with the changing part moved behind the shared one it would be {percent(moved)}."
+        f"Prompts part at token {layout.diverge_token}{_quoted(layout.diverge_texts)}{shared}: "
+        f"{percent(ceiling)} of the prompt tokens can be reused (got: {seen}); with the changing part moved "
+        f"behind the shared one it would be {percent(moved)}."
     )
     told = [
         evidence(
             layout.source,
-            f"the first token that differs is number {layout.diverge_token}: {texts}",
+            f"the first token that differs is number {layout.diverge_token}",
             diverge_token=(layout.diverge_token, "tokens"),
             changing_tokens=(layout.changing_tokens, "tokens"),
             shared_body_tokens=(layout.shared_body_tokens, "tokens"),
             ceiling_as_sent=(ceiling, "ratio"),
             ceiling_if_moved=(moved, "ratio"),
+        ),
+        *(
+            evidence(layout.source, f'prompt {"ab"[i]}: "{t}"')
+            for i, t in enumerate(layout.diverge_texts[:2])
         ),
         _hit_evidence(view),
         _saving(view),
@@ -186,6 +192,13 @@ def layout_unstable(view: View) -> Candidate | None:
     )
 
 
+def _quoted(texts: list[str]) -> str:
+    """The first of the texts, short enough for a sentence."""
+    if not texts:
+        return ""
+    return f' ("{texts[0][:QUOTED_CHARS]}{"..." if len(texts[0]) > QUOTED_CHARS else ""}")'
+
+
 def _saving(view: View) -> Evidence:
     """What a hit would save in TTFT, if this run shows it."""
     found = contrast(view.ok)
@@ -197,7 +210,8 @@ def _saving(view: View) -> Evidence:
         )
     return evidence(
         "ttft_s",
-        f"requests of this run that hit had a median TTFT of {seconds(warm.value)}, others {seconds(cold.value)}",
+        f"requests of this run that hit had a median TTFT of {seconds(warm.value)}, "
+        f"others {seconds(cold.value)}",
         ttft_hit_p50=(warm.value, "s"),
         ttft_miss_p50=(cold.value, "s"),
     )
@@ -216,7 +230,10 @@ def block_granularity(view: View) -> Candidate | None:
         return None
     if shared < SUBSTANTIAL * asked or engine_says_off(view):
         return None
-    why = f"The shared prefix has {whole(shared)} tokens and the cache reuses whole blocks of {whole(block)}: {percent(got)} is correct."
+    why = (
+        f"The shared prefix has {whole(shared)} tokens and the cache reuses whole blocks of {whole(block)}: "
+        f"{percent(got)} is correct."
+    )
     return _candidate(
         "prefix_block_granularity",
         "certain" if view.config.get("block_size") else "likely",
@@ -251,8 +268,8 @@ def evicted(view: View) -> Candidate | None:
     return _candidate(
         "prefix_evicted",
         "suspected",
-        f"{percent(got)} of the prompt tokens came from the cache where {percent(reach)} could, and the KV pool was "
-        f"up to {percent(used)} full: prefixes may have been dropped before they came again.",
+        f"{percent(got)} of the prompt tokens came from the cache where {percent(reach)} could, and the KV "
+        f"pool was up to {percent(used)} full: prefixes may have been dropped before they came again.",
         [
             _hit_evidence(view),
             evidence(
@@ -281,7 +298,8 @@ def unexplained(view: View) -> Candidate | None:
         ],
         check_first=["one prompt sent twice, byte for byte: how many of its tokens come from the cache?"],
         remedy=[
-            "collect the engine's start-up log (block size, speculation, model type) and diagnose it with the run"
+            "collect the engine's start-up log (block size, speculation, model type) and diagnose it with "
+            "the run"
         ],
         would_change_my_mind=[
             "a per-request salt, several replicas, or a model whose state cannot be cached"

@@ -50,7 +50,8 @@ def _ttft_sentence(c: Contrast) -> str:
         return (
             f"TTFT fell {ratio.value:.1f} times {_interval(ratio)} where the prefix was cached: median {who}."
         )
-    return f"TTFT was not shown to fall where the prefix came again: median {who}, ratio {ratio.value:.2f} {_interval(ratio)}."
+    told = f"median {who}, ratio {ratio.value:.2f} {_interval(ratio)}"
+    return f"TTFT was not shown to fall where the prefix came again: {told}."
 
 
 def _tpot_sentence(c: Contrast) -> str:

@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""How true is the client, and what does it cost? Judged by a server that knows when chunks left.
+
+Runs our real load workers and a bare aiohttp client in turn against `truth_server.py`, matches
+requests by id, and prints errors against the server's own stamps and CPU per request. It never
+passes or fails: timing on a busy machine says more about the machine.
+
+    python benchmarks/client_truth.py [--quick]
+
+writes reports/client_truth.json and reports/client_truth.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.spool import read_spool
+from kvprobe.load.job import BreakerSpec, Calibration, Command, LoadJob, TargetSpec
+from kvprobe.load.workload import Workload
+
+ROOT = Path(__file__).resolve().parent.parent
+TTFT_MS, ITL_MS, TOKENS = 200.0, 20.0, 32
+AIMS = "TTFT p50 error <= 1 % at 32 and 128, p99 within 5 % of the truth, CPU at 128 <= 1.2 x aiohttp"
+
+
+@dataclass
+class Client:
+    """One request as a client saw it."""
+
+    id: str
+    sent_ns: int
+    token_ns: list[int]
+
+
+@dataclass
+class Run:
+    """One client at one number of streams, against the truth."""
+
+    client: str
+    streams: int
+    processes: int
+    requests: int
+    failed: int
+    ttft_p50_ms: float
+    ttft_p50_true_ms: float
+    ttft_p99_ms: float
+    ttft_p99_true_ms: float
+    ttft_late_p99_ms: float
+    gap_p50_ms: float
+    gap_p50_true_ms: float
+    gap_p99_ms: float
+    gap_p99_true_ms: float
+    chunk_late_p99_ms: float
+    cpu_ms_per_request: float
+    cpu_ms_per_request_without_start: float
+    loop_lag_p99_ms: float | None
+    load_average: float
+
+    @property
+    def ttft_p50_error(self) -> float:
+        return self.ttft_p50_ms / self.ttft_p50_true_ms - 1
+
+    @property
+    def ttft_p99_error(self) -> float:
+        return self.ttft_p99_ms / self.ttft_p99_true_ms - 1
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Linear interpolation between closest ranks."""
+    values = sorted(values)
+    position = q * (len(values) - 1)
+    low = int(position)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (position - low)
+
+
+@contextlib.contextmanager
+def truth_server() -> Iterator[str]:
+    """Its URL."""
+    script = ROOT / "benchmarks" / "truth_server.py"
+    command = [sys.executable, str(script), "--ttft", str(TTFT_MS), "--itl", str(ITL_MS), "--max-seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+
+
+def call(url: str, *, post: bool = False) -> Any:
+    """A page of the truth server, as JSON."""
+    request = urllib.request.Request(url, method="POST" if post else "GET")
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+class Child:
+    """A client process whose CPU is known: at the start signal, and in all."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        self.start_cpu_s = 0.0
+
+    def say(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def note_start(self) -> None:
+        times = psutil.Process(self.process.pid).cpu_times()
+        self.start_cpu_s = times.user + times.system
+
+    def cpu_at_end_s(self) -> float:
+        """Wait for the end; all CPU of the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return usage.ru_utime + usage.ru_stime
+
+
+def run_ours(url: str, streams: int, processes: int, rounds: int, folder: Path) -> Run:
+    """The real load worker processes, a closed loop of `streams` users."""
+    call(url + "/truth/reset", post=True)
+    workload = Workload.model_validate(
+        {
+            "name": "client_truth",
+            "kind": "distinct",
+            "prompt": {"tokens": 32},
+            "output": {"tokens": TOKENS},
+            "arrival": {"closed": {"users": streams}},
+            "requests": streams * rounds,
+        }
+    )
+    spools = [folder / f"{streams}-{processes}-{i}-{time.monotonic_ns()}.jsonl" for i in range(processes)]
+    children = []
+    for index, spool in enumerate(spools):
+        job = LoadJob(
+            workload=workload.model_dump(mode="json"),
+            calibration=Calibration(source="assumed"),
+            salt="truth",
+            target=TargetSpec(base_url=url, model="truth"),
+            breaker=BreakerSpec(),
+            spool_path=str(spool),
+            worker=str(index),
+            worker_index=index,
+            workers=processes,
+        )
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        child = Child([sys.executable, "-m", "kvprobe.load.worker"], env)
+        child.say(msgspec.json.encode(job))
+        children.append(child)
+    for child in children:
+        event = json.loads(child.hear())
+        if event["event"] != "ready":
+            raise RuntimeError(f"the worker did not start: {event}")
+        child.note_start()
+    go = msgspec.json.encode(Command(command="go", t0_ns=time.monotonic_ns() + 100_000_000))
+    for child in children:
+        child.say(go)
+    for child in children:
+        while b'"finished"' not in child.hear():
+            continue
+    cpu_s = [(child.cpu_at_end_s(), child.start_cpu_s) for child in children]
+    records: list[RequestRecord] = []
+    lags: list[float] = []
+    for spool in spools:
+        content = read_spool(spool)
+        records += content.records
+        lags += [s.value * 1e3 for s in content.samples if s.metric == "client.loop_lag_s" and s.value]
+    seen = [
+        Client(r.server_request_id or "", r.sent_ns or 0, stamps_of(r)) for r in records if r.failure is None
+    ]
+    failed = len(records) - len(seen)
+    return judge("kvprobe", url, streams, processes, seen, failed, cpu_s, quantile(lags, 0.99) if lags else None)
+
+
+def stamps_of(record: RequestRecord) -> list[int]:
+    """The content chunks' instants, from the first token and the gaps."""
+    stamps = [record.first_token_ns or 0]
+    for gap in record.gaps_ns:
+        stamps.append(stamps[-1] + gap)
+    return stamps
+
+
+def run_aiohttp(url: str, streams: int, rounds: int) -> Run:
+    """The reference, in a process of its own."""
+    call(url + "/truth/reset", post=True)
+    body = {
+        "model": "truth",
+        "messages": [{"role": "user", "content": "word " * 32}],
+        "max_tokens": TOKENS,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    options = {"url": url + "/v1/chat/completions", "streams": streams, "rounds": rounds, "body": body}
+    child = Child([sys.executable, str(ROOT / "benchmarks" / "bare_aiohttp.py"), json.dumps(options)])
+    if child.hear().strip() != b"ready":
+        raise RuntimeError("the aiohttp client did not start")
+    child.note_start()
+    child.say(b"go")
+    rows = json.loads(child.hear())
+    cpu_s = [(child.cpu_at_end_s(), child.start_cpu_s)]
+    return judge("aiohttp", url, streams, 1, [Client(**row) for row in rows], 0, cpu_s, None)
+
+
+def judge(
+    client: str,
+    url: str,
+    streams: int,
+    processes: int,
+    seen: list[Client],
+    failed: int,
+    cpu_s: list[tuple[float, float]],
+    lag_ms: float | None,
+) -> Run:
+    """Match by id and compare. "Late" is per chunk: the client's stamp minus the server's."""
+    truth = {row["id"]: row for row in call(url + "/truth?rows=1")["rows"]}
+    pairs = [(c, truth[c.id]) for c in seen if c.id in truth and c.token_ns]
+    if len(pairs) != len(seen):
+        raise RuntimeError(f"{len(seen) - len(pairs)} of {len(seen)} requests are unknown to the server")
+    ttft = [(c.token_ns[0] - c.sent_ns) / 1e6 for c, _ in pairs]
+    true_ttft = [(t["writes_ns"][0] - t["received_ns"]) / 1e6 for _, t in pairs]
+    late = [(a - b) / 1e6 for c, t in pairs for a, b in zip(c.token_ns, t["writes_ns"], strict=True)]
+    total_s, start_s = sum(t for t, _ in cpu_s), sum(s for _, s in cpu_s)
+    gaps, true_gaps = gaps_ms([c.token_ns for c, _ in pairs]), gaps_ms([t["writes_ns"] for _, t in pairs])
+    return Run(
+        client=client,
+        streams=streams,
+        processes=processes,
+        requests=len(pairs),
+        failed=failed,
+        ttft_p50_ms=quantile(ttft, 0.5),
+        ttft_p50_true_ms=quantile(true_ttft, 0.5),
+        ttft_p99_ms=quantile(ttft, 0.99),
+        ttft_p99_true_ms=quantile(true_ttft, 0.99),
+        ttft_late_p99_ms=quantile([a - b for a, b in zip(ttft, true_ttft, strict=True)], 0.99),
+        gap_p50_ms=quantile(gaps, 0.5),
+        gap_p50_true_ms=quantile(true_gaps, 0.5),
+        gap_p99_ms=quantile(gaps, 0.99),
+        gap_p99_true_ms=quantile(true_gaps, 0.99),
+        chunk_late_p99_ms=quantile(late, 0.99),
+        cpu_ms_per_request=total_s * 1e3 / len(pairs),
+        cpu_ms_per_request_without_start=(total_s - start_s) * 1e3 / len(pairs),
+        loop_lag_p99_ms=lag_ms,
+        load_average=os.getloadavg()[0],
+    )
+
+
+def gaps_ms(streams: list[list[int]]) -> list[float]:
+    """All gaps of all streams."""
+    return [(b - a) / 1e6 for stamps in streams for a, b in zip(stamps, stamps[1:], strict=False)]
+
+
+def table(runs: list[Run]) -> str:
+    """Markdown; the ratio is CPU without start against aiohttp's at as many streams, same pass."""
+    lines = [
+        "| client | streams | processes | n | TTFT p50 (true) ms | error | TTFT p99 (true) ms | error | gap p50 (true) ms "
+        "| gap p99 (true) ms | chunk late p99 ms | CPU ms/request, start in | start out | x aiohttp in | out | load |",
+        "|" + " --- |" * 16,
+    ]
+    reference: dict[int, Run] = {}
+    for run in runs:
+        if run.client == "aiohttp":
+            reference[run.streams] = run
+        base = reference.get(run.streams)
+        ratios = ("-", "-")
+        if base is not None and run is not base:
+            ratios = (
+                f"{run.cpu_ms_per_request / base.cpu_ms_per_request:.2f}",
+                f"{run.cpu_ms_per_request_without_start / base.cpu_ms_per_request_without_start:.2f}",
+            )
+        lines.append(
+            f"| {run.client} | {run.streams} | {run.processes} | {run.requests} "
+            f"| {run.ttft_p50_ms:.1f} ({run.ttft_p50_true_ms:.1f}) | {run.ttft_p50_error:+.1%} "
+            f"| {run.ttft_p99_ms:.1f} ({run.ttft_p99_true_ms:.1f}) | {run.ttft_p99_error:+.1%} "
+            f"| {run.gap_p50_ms:.2f} ({run.gap_p50_true_ms:.2f}) | {run.gap_p99_ms:.1f} ({run.gap_p99_true_ms:.1f}) "
+            f"| {run.chunk_late_p99_ms:.2f} | {run.cpu_ms_per_request:.2f} | {run.cpu_ms_per_request_without_start:.2f} "
+            f"| {ratios[0]} | {ratios[1]} | {run.load_average:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def main() -> None:
+    """All runs of one pass interleaved, so that a change of the machine's mood hits both clients."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one pass, fewer requests")
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4, help="requests of each stream, one after the other")
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports")
+    options = parser.parse_args()
+    passes, rounds = (1, 2) if options.quick else (options.passes, options.rounds)
+    before = machine()
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory() as folder, truth_server() as url:
+        for _ in range(passes):
+            for streams in (1, 32, 128):
+                runs.append(run_aiohttp(url, streams, rounds))
+                for processes in (1, 2) if streams > 1 else (1,):
+                    runs.append(run_ours(url, streams, processes, rounds, Path(folder)))
+                    print(f"{streams} streams, {processes} process(es): done", file=sys.stderr)
+    command = "python benchmarks/client_truth.py " + " ".join(sys.argv[1:])
+    plan = f"{TTFT_MS:g} ms to the first token, then {ITL_MS:g} ms, {TOKENS} tokens, {rounds} rounds, {passes} pass(es)"
+    text = f"# Client truth\n\n`{command.strip()}`: {plan}.\n\nMachine: {before}. Client and server share its cores.\n\n"
+    text += f"{table(runs)}\n\nAims on a quiet machine: {AIMS}.\n"
+    print(text)
+    options.reports.mkdir(parents=True, exist_ok=True)
+    (options.reports / "client_truth.md").write_text(text, encoding="utf-8")
+    document = {"command": command.strip(), "machine": before, "plan": plan, "runs": [asdict(r) for r in runs]}
+    (options.reports / "client_truth.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

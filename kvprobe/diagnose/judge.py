@@ -1,0 +1,118 @@
+"""From the rules to one answer.
+
+Validity outranks every cause: of an invalid run only what does not rest on the client's clock may be
+said, and never as the primary finding. Exactly one finding is primary; when nothing is wrong there
+is none, and the answer is `healthy_baseline`. Failures that no rule explains are `unknown`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
+from kvprobe.diagnose.issues import Issue
+from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Validity
+from kvprobe.diagnose.rules import stream
+from kvprobe.diagnose.rules.base import Outcome, Rule, finding
+from kvprobe.diagnose.rules.client import client_bound
+from kvprobe.diagnose.rules.failures import unexplained_failures
+from kvprobe.diagnose.rules.pool import kv_pool
+from kvprobe.diagnose.rules.prefix import prefix_row
+from kvprobe.diagnose.rules.prefix_effect import prefix_effect
+from kvprobe.diagnose.validity import check
+from kvprobe.diagnose.view import View
+from kvprobe.evidence.rundata import RunData
+from kvprobe.summary.build import Summary
+
+RULES: tuple[Rule, ...] = (prefix_row, prefix_effect, kv_pool, stream.stream_defect)
+_RANK = {"certain": 0, "likely": 1, "suspected": 2}
+
+
+def diagnose_run(run: RunData, summary: Summary) -> Diagnosis:
+    """What the evidence of this run means."""
+    view = View(run, summary)
+    validity, issues = check(view)
+    outcome = _gather(view)
+    findings = _rank(view, validity, issues, outcome)
+    return Diagnosis(
+        primary=findings[0].cause if findings else HEALTHY,
+        findings=findings,
+        observations=outcome.observations if validity.valid else [],
+        validity=validity,
+        facts=_facts(view),
+        read=_read(view),
+    )
+
+
+def _gather(view: View) -> Outcome:
+    total = Outcome()
+    for rule in RULES:
+        outcome = rule(view)
+        total.candidates += outcome.candidates
+        total.observations += outcome.observations
+    return total
+
+
+def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome) -> list[Finding]:
+    """Findings, the primary one first, with their roles set."""
+    explained = frozenset(
+        kind
+        for c in outcome.candidates
+        if c.finding.cause == "stream_protocol_defect"
+        for kind in stream.MEANING
+    )
+    failing = unexplained_failures(view, explained)
+    rest = [failing] if failing else []
+    if not validity.valid:
+        kept = [c.finding for c in outcome.candidates if c.timing_free and c.finding.cause != UNKNOWN]
+        first = client_bound(issues) or _no_cause_named(issues, failing)
+        ordered = [first, *_by_confidence(kept), *(f for f in rest if first.cause != UNKNOWN)]
+    else:
+        ordered = [*_by_confidence([c.finding for c in outcome.candidates]), *rest]
+    roles = ["primary"] + ["secondary"] * len(ordered)
+    return [msgspec.structs.replace(f, role=role) for f, role in zip(ordered, roles, strict=False)]
+
+
+def _by_confidence(findings: list[Finding]) -> list[Finding]:
+    """Surer first; a named cause before `unknown`; otherwise in the order of the rules."""
+    return sorted(findings, key=lambda f: (f.cause == UNKNOWN, _RANK[f.confidence]))
+
+
+def _no_cause_named(issues: list[Issue], failing: Finding | None) -> Finding:
+    """The measurement is invalid for a reason that lies outside the client."""
+    reasons = [i for i in issues if i.level == "invalid"]
+    told = [Evidence(source="validity", text=i.text, facts=i.facts) for i in reasons]
+    return finding(
+        UNKNOWN,
+        "suspected",
+        f"No cause is named, because the measurement is invalid: {reasons[0].text}.",
+        [*told, *(failing.evidence if failing else [])],
+        check_first=failing.check_first if failing else ["the reason why the measurement is invalid"],
+        remedy=failing.remedy if failing else ["mend that, and run again"],
+        would_change_my_mind=["a valid run"],
+    )
+
+
+def _facts(view: View) -> dict[str, Any]:
+    """What the engine said about itself."""
+    return {
+        "engine": {"name": view.summary.engine, "version": view.summary.engine_version},
+        "cache_config": view.config or None,
+        "not_exported": sorted({str(f.value) for f in view.facts("metric_not_exported")}),
+    }
+
+
+def _read(view: View) -> dict[str, Any]:
+    run = view.run
+    return {
+        "bytes": None,
+        "lines": None,
+        "engine": view.summary.engine,
+        "engine_version": view.summary.engine_version,
+        "skipped": run.bad_lines,
+        "requests": len(run.records),
+        "samples": len(run.samples),
+        "facts": len(run.facts),
+    }

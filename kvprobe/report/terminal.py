@@ -1,0 +1,143 @@
+"""A run on a terminal: the verdict and what to do first, then the numbers, then the evidence."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from kvprobe.diagnose.causes import HEALTHY
+from kvprobe.diagnose.model import Diagnosis, Finding
+from kvprobe.report.ink import Ink
+from kvprobe.report.numbers import latency_table, load_rows
+from kvprobe.summary.build import Summary
+from kvprobe.summary.units import percent, plural, seconds, whole
+
+DETAIL_CHARS = 200
+_CONFIDENCE_STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
+
+
+def render_run(summary: Summary, diagnosis: Diagnosis, console: Console, banner: str | None = None) -> None:
+    """Print the whole report. `banner` is a line about the run directory (a partial run)."""
+    ink = Ink(console)
+    _head(ink, summary, diagnosis, banner)
+    _verdict(ink, diagnosis)
+    _failures(ink, summary)
+    ink.blank()
+    ink.console.print(latency_table(ink, summary))
+    ink.blank()
+    ink.rows(load_rows(ink, summary))
+    _meaning(ink, diagnosis)
+    _validity(ink, diagnosis)
+    for number, finding in enumerate(diagnosis.findings, 1):
+        _evidence(ink, number, finding)
+    _foot(ink, summary, diagnosis)
+
+
+def _head(ink: Ink, summary: Summary, diagnosis: Diagnosis, banner: str | None) -> None:
+    if banner:
+        ink.line(banner, "bold yellow")
+    valid = diagnosis.validity is None or diagnosis.validity.valid
+    if not valid:
+        ink.line("INVALID: do not quote these numbers", "bold red")
+    what = summary.workload or "a run"
+    where = summary.target or "an unknown target"
+    who = ", ".join(w for w in (_model(summary), _engine(summary)) if w)
+    ink.rows(
+        [("kvprobe run", ink.join((what, "bold"), (f" -> {where}", ""), (f" ({who})" if who else "", "")))]
+    )
+
+
+def _model(summary: Summary) -> str:
+    return f"model {summary.model}" if summary.model else ""
+
+
+def _engine(summary: Summary) -> str:
+    return f"{summary.engine} {summary.engine_version or ''}".strip() if summary.engine else ""
+
+
+def _verdict(ink: Ink, diagnosis: Diagnosis) -> None:
+    """The answer in a few lines: what, why, where to look first, what mends it."""
+    if not diagnosis.findings:
+        healthy = "nothing wrong was found" if diagnosis.primary == HEALTHY else diagnosis.primary
+        ink.rows([("verdict", ink.join((healthy, "bold green"), (f" ({diagnosis.primary})", "")))])
+        return
+    first = diagnosis.findings[0]
+    style = _CONFIDENCE_STYLE[first.confidence]
+    rows = [("verdict", ink.join((first.cause, style), (f" ({first.confidence})", "")))]
+    rows.append(("", ink.text(first.why)))
+    rows += [("look first", ink.text(step)) for step in first.check_first[:1]]
+    rows += [("remedy", ink.text(step)) for step in first.remedy[:1]]
+    others = [f.cause for f in diagnosis.findings[1:] if f.role == "secondary"]
+    if others:
+        rows.append(("also", ink.text(", ".join(others))))
+    ink.rows(rows)
+
+
+def _failures(ink: Ink, summary: Summary) -> None:
+    """Failures stand before every latency."""
+    counted = summary.requests
+    parts = [f"{plural(counted.sent, 'request')} sent", f"{whole(counted.ok)} ok"]
+    parts.append(f"{whole(counted.failed)} failed")
+    parts += [f"{whole(counted.unsent)} unsent"] if counted.unsent else []
+    parts += [f"{whole(counted.unfinished)} cut in flight"] if counted.unfinished else []
+    warmup = f"; {whole(counted.warmup)} warm-up requests apart" if counted.warmup else ""
+    span = f" in {seconds(summary.window.seconds)}" if summary.window.seconds else ""
+    style = "bold red" if counted.failed else ""
+    rows = [("requests", ink.text(", ".join(parts) + span + warmup, style))]
+    for group in summary.failures:
+        statuses = ", ".join(f"{n} x {code}" for code, n in group.statuses.items())
+        told = f" [{statuses}]" if statuses and group.kind in ("status", "throttled", "auth") else ""
+        detail = ink.text(group.details[0], limit=DETAIL_CHARS).plain if group.details else ""
+        share = f"{whole(group.count)} x {group.kind}{told} ({percent(group.share)})"
+        rows.append(("  failed", ink.join((share, "red"), (f": {detail}" if detail else "", ""))))
+    ink.rows(rows)
+
+
+def _meaning(ink: Ink, diagnosis: Diagnosis) -> None:
+    if not diagnosis.observations:
+        return
+    ink.blank()
+    rows = [
+        ("what it means" if i == 0 else "", ink.text(o.text)) for i, o in enumerate(diagnosis.observations)
+    ]
+    ink.rows(rows)
+
+
+def _validity(ink: Ink, diagnosis: Diagnosis) -> None:
+    validity = diagnosis.validity
+    if validity is None:
+        return
+    ink.blank()
+    rows = [("validity", ink.text("valid", "green") if validity.valid else ink.text("INVALID", "bold red"))]
+    rows += [("  invalid", ink.text(reason, "red")) for reason in validity.reasons]
+    rows += [("  warning", ink.text(warning, "yellow")) for warning in validity.warnings]
+    ink.rows(rows)
+
+
+def _evidence(ink: Ink, number: int, finding: Finding) -> None:
+    """What a finding rests on, in full; the primary one's reason was given above."""
+    ink.blank()
+    head = f"{finding.cause} ({finding.role}, {finding.confidence})"
+    rows = [(f"finding {number}", ink.text(head, "bold"))]
+    if finding.role != "primary":
+        rows.append(("  why", ink.text(finding.why)))
+    rows += [
+        ("  evidence", ink.join((e.text, ""), (f"  [{_source(e.source, e.line)}]", "dim")))
+        for e in finding.evidence
+    ]
+    rows += [("  look first", ink.text(step)) for step in finding.check_first]
+    rows += [("  remedy", ink.text(step)) for step in finding.remedy]
+    rows += [("  refuted by", ink.text(step)) for step in finding.would_change_my_mind]
+    ink.rows(rows, label_style="")
+
+
+def _foot(ink: Ink, summary: Summary, diagnosis: Diagnosis) -> None:
+    """A terminal shows the end of a long text: the verdict once more, in one line."""
+    valid = diagnosis.validity is None or diagnosis.validity.valid
+    ink.blank()
+    told = diagnosis.primary if valid else f"INVALID measurement, {diagnosis.primary}"
+    style = ("bold green" if not diagnosis.findings else "bold") if valid else "bold red"
+    ink.rows([("verdict", ink.text(told, style)), ("run directory", ink.text(summary.run_dir))])
+
+
+def _source(source: str, line: int | None) -> str:
+    return source if line is None else f"{source}:{line}"

@@ -1,0 +1,181 @@
+"""Runs that do not end as planned: signals, kills, a dying server, a full disk (F20, F30-F34)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from tests.e2e.conftest import Server, command, kvprobe
+
+LONG = (
+    "--set",
+    "duration=60s",
+    "--set",
+    "output.tokens=32",
+    "--set",
+    "prompt.prompt_tokens=64",
+    "--set",
+    "warmup.requests=1",
+)
+
+
+def start_run(out: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("run", "distinct", "--out", str(out), "--json", *LONG, *more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def await_rows(out: Path, rows: int, timeout_s: float = 60) -> Path:
+    """Wait until the worker has spooled that many finished requests; returns the run directory."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for spool in out.glob("*/spool/worker-0.jsonl"):
+            if spool.read_bytes().count(b'{"type":"row"') >= rows:
+                return spool.parent.parent
+        time.sleep(0.05)
+    raise AssertionError(f"no {rows} rows within {timeout_s} s")
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process], timeout_s: float = 10) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return not alive
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_signal_drains_and_keeps(number: signal.Signals, code: int, out: Path) -> None:
+    process = start_run(out)
+    run_dir = await_rows(out, 3)
+    children = children_of(process.pid)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    document = json.loads(stdout)
+    assert document["status"] == "partial"
+    assert (run_dir / "STATUS").read_text().strip() == "partial"
+    assert document["requests"]["ok"] >= 3
+    assert document["requests"]["failed"] == 0, "what was in flight was waited for"
+    assert gone(children)
+
+
+def test_two_signals_stop_at_once(out: Path) -> None:
+    process = start_run(out, "--set", "output.tokens=2000", "--set", "drain=60s")
+    await_open(out, 1)
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    document = json.loads(stdout)
+    assert document["status"] == "killed"
+    assert set(document["requests"]["by_failure"]) == {"cancelled_at_end"}
+    assert gone(children)
+
+
+def await_open(out: Path, count: int, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if any(
+            p.read_bytes().count(b'{"type":"open"') >= count + 1 for p in out.glob("*/spool/worker-0.jsonl")
+        ):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was sent")
+
+
+def test_a_signal_before_the_load_leaves_nothing(out: Path) -> None:
+    process = start_run(out)
+    time.sleep(0.8)  # the server is starting: there is no run directory yet
+    assert not list(out.glob("*/"))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not list(out.glob("*"))
+
+
+def test_kill_9_keeps_what_was_written_and_report_reads_it(out: Path) -> None:
+    process = start_run(out)
+    run_dir = await_rows(out, 4)
+    children = children_of(process.pid)
+    process.kill()
+    process.communicate(timeout=30)
+    rows = (run_dir / "spool" / "worker-0.jsonl").read_bytes().count(b'{"type":"row"')
+    assert gone(children), "worker and server notice that their parent is gone"
+    assert not (run_dir / "STATUS").exists()
+    text = kvprobe("report", str(run_dir))
+    assert text.code == 0, text.err
+    assert "PARTIAL" in text.out.splitlines()[0] + text.out.splitlines()[1]
+    document = kvprobe("report", str(run_dir), "--json").document
+    assert document["status"] == "killed"
+    assert document["requests"]["ok"] >= rows - 2
+
+
+def test_a_server_that_is_killed_trips_the_breaker(out: Path, start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    process = start_run(out, "--target", server.url, "--set", "breaker.consecutive_failures=5")
+    run_dir = await_rows(out, 3)
+    server.process.kill()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 5, stderr
+    document = json.loads(stdout)
+    requests = document["requests"]
+    rows = pd.read_parquet(run_dir / "requests.parquet")
+    measured = rows[~rows.warmup]
+    assert requests["ok"] == int(measured.failure.isna().sum())
+    assert requests["failed"] == int(measured.failure.notna().sum()) == sum(requests["by_failure"].values())
+    assert requests["failed"] >= 5
+    assert "connect" in requests["by_failure"]
+    assert document["diagnosis"]["primary"] != "healthy_baseline"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of 128 KiB; mounting needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(mount)], capture_output=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_6_and_loses_nothing(small_disk: Path) -> None:
+    out = small_disk / "runs"
+    result = kvprobe("run", "distinct", "--out", str(out), "--json", *LONG)
+    assert result.code == 6, result.err
+    assert "Traceback" not in result.err
+    document = json.loads(result.out)
+    assert document["requests"]["ok"] > 0
+    assert "No space left" in result.err
+    (run_dir,) = out.glob("*/")
+    again = kvprobe("report", str(run_dir), "--json")
+    assert again.document["requests"]["ok"] == document["requests"]["ok"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    result = kvprobe("run", "distinct", "--out", str(blocker / "runs"), "--json", *LONG)
+    assert result.code == 6
+    assert result.document["errors"][0]["code"] == "storage_failed"
