@@ -95,7 +95,16 @@ def quantile(values: list[float], q: float) -> float:
 def truth_server() -> Iterator[str]:
     """Its URL."""
     script = ROOT / "benchmarks" / "truth_server.py"
-    command = [sys.executable, str(script), "--ttft", str(TTFT_MS), "--itl", str(ITL_MS), "--max-seconds", "600"]
+    command = [
+        sys.executable,
+        str(script),
+        "--ttft",
+        str(TTFT_MS),
+        "--itl",
+        str(ITL_MS),
+        "--max-seconds",
+        "600",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
@@ -195,7 +204,9 @@ def run_ours(url: str, streams: int, processes: int, rounds: int, folder: Path) 
         Client(r.server_request_id or "", r.sent_ns or 0, stamps_of(r)) for r in records if r.failure is None
     ]
     failed = len(records) - len(seen)
-    return judge("kvprobe", url, streams, processes, seen, failed, cpu_s, quantile(lags, 0.99) if lags else None)
+    return judge(
+        "kvprobe", url, streams, processes, seen, failed, cpu_s, quantile(lags, 0.99) if lags else None
+    )
 
 
 def stamps_of(record: RequestRecord) -> list[int]:
@@ -317,7 +328,9 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     """All runs of one pass interleaved, so that a change of the machine's mood hits both clients."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one pass, fewer requests")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="requests of each stream, one after the other")
@@ -340,8 +353,15 @@ def main() -> None:
     print(text)
     options.reports.mkdir(parents=True, exist_ok=True)
     (options.reports / "client_truth.md").write_text(text, encoding="utf-8")
-    document = {"command": command.strip(), "machine": before, "plan": plan, "runs": [asdict(r) for r in runs]}
-    (options.reports / "client_truth.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = {
+        "command": command.strip(),
+        "machine": before,
+        "plan": plan,
+        "runs": [asdict(r) for r in runs],
+    }
+    (options.reports / "client_truth.json").write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

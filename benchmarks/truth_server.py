@@ -330,7 +330,9 @@ class HttpConnection(asyncio.Protocol):
             return
         server.count += 1
         if options.status and server.count % options.status_every == 0:
-            self._reply(options.status, json.dumps({"error": {"message": "as asked", "code": options.status}}))
+            self._reply(
+                options.status, json.dumps({"error": {"message": "as asked", "code": options.status}})
+            )
             return
         if not request.get("stream"):
             self._reply(400, '{"error":{"message":"only streams are served here","code":400}}')

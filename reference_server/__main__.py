@@ -7,6 +7,7 @@ Ctrl-C, 1 anything else.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -23,13 +24,24 @@ def main() -> int:
             level=config.log_level.upper(),
             format="%(levelname)s %(asctime)s %(name)s: %(message)s",
         )
+        if config.nice:
+            os.nice(config.nice)  # before any thread starts: on Linux each thread has its own
         # torch takes a second to import, and --help and errors should not wait for it.
         from reference_server.serve import serve
 
         return serve(config)
     except ConfigError as error:
-        print(f"kvprobe serve: {error}", file=sys.stderr)
+        _tell(str(error), as_json="--json" in sys.argv[1:])
         return 2
+
+
+def _tell(message: str, *, as_json: bool) -> None:
+    """One line on stderr, or the error document that all commands of kvprobe share."""
+    if not as_json:
+        print(f"kvprobe serve: {message}", file=sys.stderr)
+        return
+    error = {"code": "usage", "path": None, "line": None, "column": None, "message": message}
+    print(json.dumps({"schema": "kvprobe.error/1", "errors": [{**error, "fix": "see `kvprobe serve --help`"}]}))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class ServerConfig:
     vllm_metric_names: bool = False
     seed: int = 0
     stop_with_parent: bool = False
+    nice: int = 0
     log_level: str = "info"
     max_streams: int = 512
     check_integrity: bool = False
@@ -93,6 +94,7 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
                 f"--{name.replace('_', '-')} {options[name]} is not available in this version; "
                 f"available: {', '.join(values)}"
             )
+    del options["json"], options["no_color"]
     key_variable = options.pop("api_key_env")
     if key_variable is not None:
         options["api_key"] = environment.get(key_variable)
@@ -141,6 +143,15 @@ def _block_size(text: str) -> int:
     return size
 
 
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """What every command of kvprobe takes; here they say how much is logged and in which form an
+    error comes. (The line on stdout is JSON in any case, and nothing is coloured.)"""
+    parser.add_argument("-q", "--quiet", dest="log_level", action="store_const", const="warning")
+    parser.add_argument("-v", "--verbose", dest="log_level", action="store_const", const="debug")
+    parser.add_argument("--json", action="store_true", help="errors as one JSON document on stdout")
+    parser.add_argument("--no-color", action="store_true", help=argparse.SUPPRESS)
+
+
 def _parser() -> argparse.ArgumentParser:
     defaults = ServerConfig(threads=default_threads())
     parser = _Parser(prog="kvprobe serve", description="The bundled reference server.", allow_abbrev=False)
@@ -178,6 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--vllm-metric-names", "also export vLLM's metric names", action="store_true")
     add("--seed", "seed of the weights", type=_whole(0, 2**31 - 1), metavar="N")
     add("--stop-with-parent", "stop when stdin ends", action="store_true")
+    add("--nice", "lower the process's priority by so much", type=_whole(0, 19), metavar="N")
     add("--log-level", "what to log on stderr", choices=LOG_LEVELS)
+    _add_common(parser)
     add("--max-streams", "most requests open at once; more get 429", type=_whole(1, 65536), metavar="N")
     return parser

@@ -31,7 +31,7 @@ class LoadPlan:
     """The arrival part of a workload, for one of `workers` workers.
 
     `ticks` makes the open loop's instants for this worker, seconds after t0; None is a closed loop.
-    `total` and `warmup_requests` count over all workers.
+    `total` counts over all workers, a warm-up that goes by number included.
     """
 
     users: int
@@ -40,7 +40,6 @@ class LoadPlan:
     think_time_s: float = 0.0
     total: int | None = None
     duration_s: float | None = None
-    warmup_requests: int = 0
     warmup_s: float = 0.0
     worker_index: int = 0
     workers: int = 1
@@ -72,6 +71,7 @@ class Conductor:
         self._go = Event()
         self._t0_ns = 0
         self._claimed = 0
+        self._warmed = 0  # warm-up requests of a warm-up that goes by time; not in _claimed
         self._waiting = 0  # claimed, but its instant has not come
         self._exhausted = False
         self._measuring = False
@@ -100,7 +100,7 @@ class Conductor:
         until_s = min((time.monotonic_ns() - self._t0_ns) / NS, self._issue_end_s)
         total, end_s = self.plan.total, self._planned_end_s
         while (tick_s := self._next_counted_s) is not None and tick_s <= until_s and tick_s < end_s:
-            if total is not None and self._index(self._counted) >= total:
+            if total is not None and self._index(self._counted - self._warmed) >= total:
                 break
             self._counted += 1
             self._next_counted_s = next(self._count_ticks, None)
@@ -159,7 +159,11 @@ class Conductor:
     def _index(self, k: int) -> int:
         return k * self.plan.workers + self.plan.worker_index
 
-    def _next_index(self) -> int | None:
+    def _next_index(self, intended_ns: int) -> int | None:
+        """Number of the next request; below 0 in a warm-up that goes by time. None: no more."""
+        if intended_ns < self._t0_ns + int(self.plan.warmup_s * NS):
+            self._warmed += 1
+            return -1 - self._index(self._warmed - 1)
         index = self._index(self._claimed)
         if self.plan.total is not None and index >= self.plan.total:
             self._exhausted = True
@@ -169,17 +173,20 @@ class Conductor:
 
     def _claim_now(self) -> Ticket | None:
         intended_ns = time.monotonic_ns()
-        index = self._next_index()
+        index = self._next_index(intended_ns)
         return None if index is None else self._ticket(index, intended_ns)
 
     def _claim_tick(self) -> Ticket | None:
         assert self._ticks is not None
         tick_s = next(self._ticks, math.inf)
-        index = self._next_index() if tick_s < self._planned_end_s else None
-        if index is None:
+        if tick_s >= self._planned_end_s:
             self._exhausted = True
             return None
-        ticket = self._ticket(index, self._t0_ns + int(tick_s * NS))
+        intended_ns = self._t0_ns + int(tick_s * NS)
+        index = self._next_index(intended_ns)
+        if index is None:
+            return None
+        ticket = self._ticket(index, intended_ns)
         self._waiting += 1
         try:
             on_time = self._sleep_until(ticket.intended_ns)
@@ -189,10 +196,7 @@ class Conductor:
 
     def _ticket(self, index: int, intended_ns: int) -> Ticket:
         planned = self._request_of(index)
-        warming = index < self.plan.warmup_requests
-        warming = warming or intended_ns < self._t0_ns + int(self.plan.warmup_s * NS)
-        planned.warmup = warming
-        if not warming and not self._measuring:
+        if not planned.warmup and not self._measuring:
             self._measuring = True
             self._stop_after_duration(intended_ns)
         return Ticket(planned, intended_ns)

@@ -75,7 +75,7 @@ class Filler:
         """Words worth exactly `size`, or the nearest reachable number below it."""
         while size > 0 and not self._closers[size]:
             size -= 1
-        left, words = size, []
+        left, words = size, list[str]()
         while left > 0:
             choices = self._closers[left]
             word = choices[spare[len(words)] % len(choices)]

@@ -22,7 +22,6 @@ def plan_of(job: LoadJob, workload: Workload, total: int | None) -> LoadPlan:
         "drain_s": workload.drain_s,
         "total": total,
         "duration_s": workload.duration_s,
-        "warmup_requests": workload.warmup_requests,
         "warmup_s": workload.warmup.duration_s or 0.0,
         "worker_index": job.worker_index,
         "workers": job.workers,

@@ -20,7 +20,8 @@ from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.token_view import DEFAULT_BLOCK_TOKENS, InfinitePrefixCache, TokenView, token_counter
 from kvprobe.load.words import HEADS, NEWLINE, WORDS
 from kvprobe.load.workload import Workload
-from kvprobe.load.workload_parts import DistinctPrompt, Length, SharedPrefixPrompt, TimestampFirstPrompt
+from kvprobe.load.workload_parts import DistinctPrompt, SharedPrefixPrompt, TimestampFirstPrompt
+from kvprobe.load.workload_values import Length
 
 STAMP_EXAMPLE = "Current time: 2026-03-01 15:09:20.417"
 _STAMP_START = datetime(2026, 3, 1, 15, 9, 20, 417_000, tzinfo=UTC)

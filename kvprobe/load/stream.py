@@ -257,11 +257,8 @@ class _Exchange:
         if until < deadline:
             deadline = until
             kind = "timeout_gap" if self.reading.first_token_seen else "timeout_first"
-        left_s = (deadline - time.monotonic_ns()) / NS
         try:
-            if left_s <= 0:
-                raise TimeoutError
-            stamp = self.connection.receive(left_s)
+            stamp = self.connection.receive(deadline)
         except TimeoutError as error:
             self.record.end_ns = time.monotonic_ns()
             raise StreamFailure(kind, "timed out") from error

@@ -11,9 +11,7 @@ import difflib
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -29,29 +27,29 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.load.workload_find import find_workload
 from kvprobe.load.workload_parts import (
     MAX_DURATION_S,
     MAX_FAMILY_REQUESTS,
     MAX_OUTPUT_TOKENS,
     MAX_REQUESTS,
-    MAX_TOKENS,
     Arrival,
     Breaker,
     DistinctPrompt,
     MixedLengthsPrompt,
     Output,
-    Part,
     PromptPart,
     RequestOptions,
     Sampling,
-    Seconds,
     ServerArgs,
     SharedPrefixPrompt,
     Timeouts,
     TimestampFirstPrompt,
     Warmup,
 )
-from kvprobe.load.yaml_source import KeyPath, parse_yaml, read_text
+from kvprobe.load.workload_values import MAX_TOKENS, Part, Seconds
+from kvprobe.load.yaml_source import KeyPath, parse_yaml
+from kvprobe.load.yaml_text import read_text
 from kvprobe.load.yaml_write import write_yaml
 
 Kind = Literal["shared_prefix", "distinct", "mixed_lengths", "timestamp_first"]
@@ -114,7 +112,7 @@ class Workload(Part):
     )
     salt: Literal["run", "none"] = Field(
         default="run",
-        description="`run`: texts differ from run to run, so that a run never measures an earlier run's cache; "
+        description="`run`: texts differ from run to run, so that no run measures an earlier run's cache; "
         "`none`: they are the same.",
     )
     endpoint: Literal["chat", "completions"] = Field(
@@ -314,34 +312,6 @@ def in_order(problems: Sequence[Problem]) -> list[Problem]:
     """Each problem once, in the order of the file; those of options last."""
     unique = list(dict.fromkeys(problems))
     return sorted(unique, key=lambda p: ((p.path or "").startswith("--"), p.line or 0, p.column or 0))
-
-
-def bundled_workloads() -> Path:
-    """The folder of the bundled workload files: in the wheel, else in the repository."""
-    package = Path(__file__).resolve().parent.parent
-    in_wheel = package / "bundled_workloads"
-    return in_wheel if in_wheel.is_dir() else package.parent / "workloads"
-
-
-def find_workload(path_or_name: str) -> tuple[Path, str]:
-    """The file that is meant, and how to call it in messages."""
-    path = Path(path_or_name)
-    if "\0" in path_or_name:
-        raise UsageError(
-            Problem("not_found", "a path cannot hold a NUL character", "give the path of a YAML file")
-        )
-    if path.exists():
-        return path, path_or_name
-    folder = bundled_workloads()
-    names = sorted(p.stem for p in folder.glob("*.yaml"))
-    if re.fullmatch(r"[a-z0-9_-]+", path_or_name) and path_or_name in names:
-        return folder / f"{path_or_name}.yaml", f"{path_or_name}.yaml"
-    from kvprobe.load.workload_errors import did_you_mean
-
-    fix = (
-        did_you_mean(path.stem, names) or f"give a file, or one of the bundled workloads: {', '.join(names)}"
-    )
-    raise UsageError(Problem("not_found", f"there is no workload file {path_or_name!r}", fix))
 
 
 def _put(content: Any, path: KeyPath, text: str) -> None:

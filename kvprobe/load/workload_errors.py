@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from kvprobe.errors import Problem
 from kvprobe.load.workload import PROMPT_CLASSES, presence_problems
-from kvprobe.load.workload_parts import format_duration
+from kvprobe.load.workload_find import did_you_mean
+from kvprobe.load.workload_values import format_duration
 from kvprobe.load.yaml_source import KeyPath, YamlDocument
 
 _YES_NO = {"yes", "on", "y", "no", "off", "n"}
@@ -29,18 +30,19 @@ _TYPES = {
     "list_type": "a list",
     "none_required": "null",
 }
+_TYPE_NAMES: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a decimal number",
+    str: "text",
+    type(None): "null",
+}
 _LIMITS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A suggestion for a mistyped word, or null when nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else None
 
 
 def translate(error: ValidationError, document: YamlDocument, model: type[BaseModel]) -> Iterator[Problem]:
@@ -200,7 +202,12 @@ class _Translator:
         value = self._value()
         if self._path in self._document.unexpanded:
             return "text from the environment"
-        names = {bool: "true or false", int: "a whole number", float: "a decimal number", str: "text"}
+        names: dict[type, str] = {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a decimal number",
+            str: "text",
+        }
         names |= {dict: "not one", list: "not one", type(None): "null"}
         return names.get(type(value), "something else")
 

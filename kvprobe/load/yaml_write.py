@@ -26,7 +26,7 @@ def _lines(value: Any, path: KeyPath, depth: int, unexpanded: Mapping[KeyPath, s
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     lines = []
     for key, child in items:
-        head = f"{_string(key)}:" if isinstance(value, Mapping) else "-"
+        head = f"{_string(str(key))}:" if isinstance(value, Mapping) else "-"
         at = (*path, key)
         if isinstance(child, (Mapping, list, tuple)) and child and at not in unexpanded:
             lines.append(f"{indent}{head}\n")
