@@ -20,11 +20,24 @@ import aiohttp
 async def one_request(session: aiohttp.ClientSession, url: str, body: bytes) -> dict[str, Any]:
     """One stream, parsed after it has ended."""
     stamps: list[tuple[int, bytes]] = []
-    sent_ns = time.monotonic_ns()
-    async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+    request: dict[str, int] = {}
+    headers = {"Content-Type": "application/json"}
+    async with session.post(url, data=body, headers=headers, trace_request_ctx=request) as response:
         while data := await response.content.readany():
             stamps.append((time.monotonic_ns(), data))
-    return {"sent_ns": sent_ns, **read_stream(stamps)}
+    return {**request, **read_stream(stamps)}
+
+
+def stamp_sending() -> aiohttp.TraceConfig:
+    """Sent means: with the connection in hand, as in our own client."""
+
+    async def stamp(_: aiohttp.ClientSession, context: Any, __: Any) -> None:
+        context.trace_request_ctx["sent_ns"] = time.monotonic_ns()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(stamp)
+    trace.on_connection_reuseconn.append(stamp)
+    return trace
 
 
 def read_stream(stamps: list[tuple[int, bytes]]) -> dict[str, Any]:
@@ -51,7 +64,8 @@ async def load(options: dict[str, Any]) -> None:
         for _ in range(options["rounds"]):
             rows.append(await one_request(session, options["url"], body))
 
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, trace_configs=[stamp_sending()]) as session:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await asyncio.gather(*(user() for _ in range(options["streams"])))

@@ -23,12 +23,13 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psutil
+from truth_table import Client, Run, gaps_ms, quantile, table
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.spool import read_spool
@@ -38,57 +39,6 @@ from kvprobe.load.workload import Workload
 ROOT = Path(__file__).resolve().parent.parent
 TTFT_MS, ITL_MS, TOKENS = 200.0, 20.0, 32
 AIMS = "TTFT p50 error <= 1 % at 32 and 128, p99 within 5 % of the truth, CPU at 128 <= 1.2 x aiohttp"
-
-
-@dataclass
-class Client:
-    """One request as a client saw it."""
-
-    id: str
-    sent_ns: int
-    token_ns: list[int]
-
-
-@dataclass
-class Run:
-    """One client at one number of streams, against the truth."""
-
-    client: str
-    streams: int
-    processes: int
-    requests: int
-    failed: int
-    ttft_p50_ms: float
-    ttft_p50_true_ms: float
-    ttft_p99_ms: float
-    ttft_p99_true_ms: float
-    ttft_late_p99_ms: float
-    gap_p50_ms: float
-    gap_p50_true_ms: float
-    gap_p99_ms: float
-    gap_p99_true_ms: float
-    chunk_late_p99_ms: float
-    cpu_ms_per_request: float
-    cpu_ms_per_request_without_start: float
-    loop_lag_p99_ms: float | None
-    load_average: float
-
-    @property
-    def ttft_p50_error(self) -> float:
-        return self.ttft_p50_ms / self.ttft_p50_true_ms - 1
-
-    @property
-    def ttft_p99_error(self) -> float:
-        return self.ttft_p99_ms / self.ttft_p99_true_ms - 1
-
-
-def quantile(values: list[float], q: float) -> float:
-    """Linear interpolation between closest ranks."""
-    values = sorted(values)
-    position = q * (len(values) - 1)
-    low = int(position)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (position - low)
 
 
 @contextlib.contextmanager
@@ -281,40 +231,6 @@ def judge(
     )
 
 
-def gaps_ms(streams: list[list[int]]) -> list[float]:
-    """All gaps of all streams."""
-    return [(b - a) / 1e6 for stamps in streams for a, b in zip(stamps, stamps[1:], strict=False)]
-
-
-def table(runs: list[Run]) -> str:
-    """Markdown; the ratio is CPU without start against aiohttp's at as many streams, same pass."""
-    lines = [
-        "| client | streams | processes | n | TTFT p50 (true) ms | error | TTFT p99 (true) ms | error | gap p50 (true) ms "
-        "| gap p99 (true) ms | chunk late p99 ms | CPU ms/request, start in | start out | x aiohttp in | out | load |",
-        "|" + " --- |" * 16,
-    ]
-    reference: dict[int, Run] = {}
-    for run in runs:
-        if run.client == "aiohttp":
-            reference[run.streams] = run
-        base = reference.get(run.streams)
-        ratios = ("-", "-")
-        if base is not None and run is not base:
-            ratios = (
-                f"{run.cpu_ms_per_request / base.cpu_ms_per_request:.2f}",
-                f"{run.cpu_ms_per_request_without_start / base.cpu_ms_per_request_without_start:.2f}",
-            )
-        lines.append(
-            f"| {run.client} | {run.streams} | {run.processes} | {run.requests} "
-            f"| {run.ttft_p50_ms:.1f} ({run.ttft_p50_true_ms:.1f}) | {run.ttft_p50_error:+.1%} "
-            f"| {run.ttft_p99_ms:.1f} ({run.ttft_p99_true_ms:.1f}) | {run.ttft_p99_error:+.1%} "
-            f"| {run.gap_p50_ms:.2f} ({run.gap_p50_true_ms:.2f}) | {run.gap_p99_ms:.1f} ({run.gap_p99_true_ms:.1f}) "
-            f"| {run.chunk_late_p99_ms:.2f} | {run.cpu_ms_per_request:.2f} | {run.cpu_ms_per_request_without_start:.2f} "
-            f"| {ratios[0]} | {ratios[1]} | {run.load_average:.1f} |"
-        )
-    return "\n".join(lines)
-
-
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {
@@ -347,9 +263,11 @@ def main() -> None:
                     runs.append(run_ours(url, streams, processes, rounds, Path(folder)))
                     print(f"{streams} streams, {processes} process(es): done", file=sys.stderr)
     command = "python benchmarks/client_truth.py " + " ".join(sys.argv[1:])
-    plan = f"{TTFT_MS:g} ms to the first token, then {ITL_MS:g} ms, {TOKENS} tokens, {rounds} rounds, {passes} pass(es)"
-    text = f"# Client truth\n\n`{command.strip()}`: {plan}.\n\nMachine: {before}. Client and server share its cores.\n\n"
-    text += f"{table(runs)}\n\nAims on a quiet machine: {AIMS}.\n"
+    plan = f"{TTFT_MS:g} ms to the first token, then {ITL_MS:g} ms, {TOKENS} tokens"
+    plan += f", {rounds} rounds, {passes} pass(es)"
+    text = f"# Client truth\n\n`{command.strip()}`: {plan}.\n\n"
+    text += f"Machine: {before}. Client and server share its cores.\n\n{table(runs)}\n\n"
+    text += f"Aims on a quiet machine: {AIMS}.\n"
     print(text)
     options.reports.mkdir(parents=True, exist_ok=True)
     (options.reports / "client_truth.md").write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ import sys
 
 from reference_server.config import parse_arguments
 from reference_server.errors import ConfigError
+from reference_server.listen import listen
 
 
 def main() -> int:
@@ -26,10 +27,11 @@ def main() -> int:
         )
         if config.nice:
             os.nice(config.nice)  # before any thread starts: on Linux each thread has its own
+        listener = listen(config)
         # torch takes a second to import, and --help and errors should not wait for it.
         from reference_server.serve import serve
 
-        return serve(config)
+        return serve(config, listener)
     except ConfigError as error:
         _tell(str(error), as_json="--json" in sys.argv[1:])
         return 2
@@ -41,7 +43,9 @@ def _tell(message: str, *, as_json: bool) -> None:
         print(f"kvprobe serve: {message}", file=sys.stderr)
         return
     error = {"code": "usage", "path": None, "line": None, "column": None, "message": message}
-    print(json.dumps({"schema": "kvprobe.error/1", "errors": [{**error, "fix": "see `kvprobe serve --help`"}]}))
+    print(
+        json.dumps({"schema": "kvprobe.error/1", "errors": [{**error, "fix": "see `kvprobe serve --help`"}]})
+    )
 
 
 if __name__ == "__main__":

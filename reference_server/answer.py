@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
@@ -31,6 +32,16 @@ EVENT_STREAM_HEADERS = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How an answer is to look."""
+
+    model: str
+    chat: bool
+    streamed: bool
+    include_usage: bool
+
+
 class Answer:
     """An ASGI response. `on_close` is called once, however it ends."""
 
@@ -39,20 +50,14 @@ class Answer:
         engine: Engine,
         sequence: Sequence,
         stream: TokenStream,
+        form: AnswerForm,
         *,
-        model: str,
-        chat: bool,
-        streamed: bool,
-        include_usage: bool,
         write_seconds: float,
     ) -> None:
         self._engine = engine
         self._sequence = sequence
         self._stream = stream
-        self._model = model
-        self._chat = chat
-        self._streamed = streamed
-        self._include_usage = include_usage
+        self._form = form
         self._write_seconds = write_seconds
         self.on_close: Callable[[], None] = lambda: None
 
@@ -77,14 +82,16 @@ class Answer:
                     await task
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._streamed:
+        if self._form.streamed:
             await self._write_stream(send)
         else:
             await self._write_whole(scope, receive, send)
 
     async def _write_stream(self, send: Send) -> None:
         """Status and headers go out with the first token, so that a failure before it has a status."""
-        writer = ChunkWriter(chat=self._chat, request_id=self._sequence.request_id, model=self._model)
+        writer = ChunkWriter(
+            chat=self._form.chat, request_id=self._sequence.request_id, model=self._form.model
+        )
         events = await self._stream.take()
         headers = [*EVENT_STREAM_HEADERS, (b"x-request-id", self._sequence.request_id.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -110,7 +117,7 @@ class Answer:
         return writer.token(event.text, event.finished)
 
     def _ending(self, writer: ChunkWriter, last: TokenEvent, num_output: int) -> bytes:
-        if self._include_usage and last.error is None:
+        if self._form.include_usage and last.error is None:
             return writer.usage(self._usage(last, num_output)) + DONE
         return DONE
 
@@ -123,9 +130,9 @@ class Answer:
             await error_response(RequestError(500, last.error))(scope, receive, send)
             return
         answer = whole_answer(
-            chat=self._chat,
+            chat=self._form.chat,
             request_id=self._sequence.request_id,
-            model=self._model,
+            model=self._form.model,
             text="".join(event.text for event in events),
             finished=last.finished or FinishReason.STOP,
             numbers=self._usage(last, sum(event.token is not None for event in events)),

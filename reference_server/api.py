@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reference_server import __version__
-from reference_server.answer import Answer
+from reference_server.answer import Answer, AnswerForm
 from reference_server.config import ServerConfig
 from reference_server.detokenizer import TextStream
 from reference_server.engine import Engine
@@ -175,16 +175,8 @@ class Api:
             stop_token=None if body.ignore_eos else self._tokenizer.eos_token,
         )
         stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
-        return Answer(
-            self._engine,
-            sequence,
-            stream,
-            model=self._config.model,
-            chat=chat,
-            streamed=body.stream,
-            include_usage=body.include_usage,
-            write_seconds=self._limits.write_seconds,
-        )
+        form = AnswerForm(self._config.model, chat, body.stream, body.include_usage)
+        return Answer(self._engine, sequence, stream, form, write_seconds=self._limits.write_seconds)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._config.model:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from reference_server import __version__
 from reference_server.kv.allocator import Usage
 from reference_server.sequence import FinishReason
 
@@ -24,6 +25,7 @@ ITL_BUCKETS = (0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240)
 
 OUR_OWN = (
+    "build_info",
     "engine_steps",
     "kv_blocks_",
     "kv_tail_",
@@ -89,7 +91,11 @@ class Metrics:
         return made.labels(**self._labels)
 
     def attach(self, state: EngineState, cache_config: dict[str, Any]) -> None:
-        """Add the gauges of a running engine and its cache configuration."""
+        """Add the gauges of a running engine, its cache configuration and the server's version."""
+        build = Gauge(
+            PREFIX + "build_info", "The server's version.", (*LABELS, "version"), registry=self.registry
+        )
+        build.labels(**self._labels, version=__version__).set(1)
         labels = {**self._labels, **{key: str(value) for key, value in cache_config.items()}}
         labels.pop("model_name")
         info = Gauge(

@@ -8,7 +8,7 @@ import torch
 
 from reference_server.attention.backend import TokenSpan
 from reference_server.kv.pool import NULL_BLOCK_ID
-from reference_server.models.llama import MIN_ROWS, LlamaModel, PlanT
+from reference_server.models.llama import LlamaModel, PlanT, min_rows
 from reference_server.models.tokenizer import Tokenizer
 from reference_server.sampler import sample
 from reference_server.scheduler import Scheduled
@@ -50,7 +50,7 @@ class ModelRunner:
     def _forward(
         self, tokens: list[int], positions: list[int], spans: list[TokenSpan], wanted_rows: list[int]
     ) -> torch.Tensor:
-        padding = max(MIN_ROWS - len(tokens), 0)
+        padding = max(min_rows() - len(tokens), 0)
         model = self._model
         plan = model.attention.plan(spans, len(tokens) + padding)
         return model.forward(

@@ -1,10 +1,9 @@
-"""Socket, event loop, signals: the life of the process."""
+"""Event loop and signals: the life of the process. Imports torch."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -26,7 +25,6 @@ from reference_server.models.tokenizer import ByteTokenizer
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048
 KEEP_ALIVE_S = 75
 DRAIN_S = 30
 
@@ -39,9 +37,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(config: ServerConfig) -> int:
-    """Run until told to stop; returns the exit code."""
-    listener = _bind(config)
+def serve(config: ServerConfig, listener: socket.socket) -> int:
+    """Run until told to stop; returns the exit code. Closes `listener`."""
+    # uvicorn's own chatter; its errors stay.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with listener:
         metrics = Metrics(config.model, vllm_names=config.vllm_metric_names)
         engine = Engine(build_core(config, metrics), threads=config.threads)
@@ -117,6 +116,9 @@ class _Stop:
         log.info("stopping at once: %s", why)
         self._server.should_exit = True
         self._server.force_exit = True
+        # Newer Pythons wait for open connections even so; cut, their requests are given up.
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
 
 
 async def _announce(server: uvicorn.Server, config: ServerConfig, listener: socket.socket) -> None:
@@ -128,28 +130,3 @@ async def _announce(server: uvicorn.Server, config: ServerConfig, listener: sock
     log.info("listening on %s", url)
     line = {"event": "listening", "url": url, "pid": os.getpid(), "model": config.model}
     print(json.dumps(line), flush=True)
-
-
-def _bind(config: ServerConfig) -> socket.socket:
-    """Bound before the model is made, so that a port in use is known at once."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"--host {config.host}: {error.strerror or error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {config.port} on {config.host} is in use; "
-                "choose another with --port, or 0 for a free one"
-            ) from error
-        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror}") from error
-    return listener

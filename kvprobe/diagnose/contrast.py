@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from kvprobe.diagnose.decode import Decode, decode_contrast
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.summary.latency import tpot_s, ttft_s
 from kvprobe.summary.quantiles import Quantile, Ratio, median_ratio, quantile
@@ -28,9 +29,6 @@ MIN_EACH = 20
 MIN_FAMILIES = 10
 LENGTH_TOLERANCE = 0.15
 """Cold and warm prompts may differ by this much in median length; beyond it length is compared."""
-UNCHANGED = 0.15
-
-Verdict = Literal["unchanged", "differs", "cannot_tell"]
 
 
 @dataclass(slots=True)
@@ -47,22 +45,24 @@ class Contrast:
     ttft_ratio: Ratio | None = None
     """cold / warm: above 1 means that a hit was faster."""
     tpot_ratio: Ratio | None = None
-    """warm / cold"""
-    tpot_verdict: Verdict = "cannot_tell"
-    tpot_matched: bool = False
+    """TPOT, warm / cold, as it stands"""
+    decode: Decode | None = None
+    """warm / cold with the company of each request taken out; see `decode`"""
     too_small: str | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def contrast(ok: Sequence[RequestRecord]) -> Contrast | None:
-    """Null when nothing in these requests was, or could have been, served from the cache."""
+def contrast(ok: Sequence[RequestRecord], everyone: Sequence[RequestRecord] = ()) -> Contrast | None:
+    """`ok` are the requests to compare, `everyone` all that the server worked on beside them.
+
+    Null when nothing in these requests was, or could have been, served from the cache."""
     server_says = any(r.cached_tokens is not None for r in ok)
     found = _by_cached_tokens(ok) if server_says else _by_send_order(ok)
     if found is None:
         return None
     found.too_small = _too_small(found)
     if found.too_small is None:
-        _measure(found)
+        _measure(found, everyone or ok)
     return found
 
 
@@ -116,27 +116,13 @@ def _too_small(c: Contrast) -> str | None:
     )
 
 
-def _measure(c: Contrast) -> None:
+def _measure(c: Contrast, everyone: Sequence[RequestRecord]) -> None:
     cold, warm = _values(c.cold, ttft_s), _values(c.warm, ttft_s)
     c.ttft_cold, c.ttft_warm = quantile(cold, 0.5), quantile(warm, 0.5)
     c.ttft_ratio = median_ratio(cold, warm, seed=1)
     _note_lengths(c)
-    matched = _matched_tpot_ratios(c)
-    if len(matched) >= MIN_EACH:
-        c.tpot_matched = True
-        c.tpot_ratio = median_ratio(matched, [1.0] * len(matched), seed=2)
-    else:
-        c.tpot_ratio = median_ratio(_values(c.warm, tpot_s), _values(c.cold, tpot_s), seed=2)
-    c.tpot_verdict = judge_ratio(c.tpot_ratio)
-
-
-def judge_ratio(ratio: Ratio) -> Verdict:
-    """`unchanged` only if the whole interval lies close to 1; `differs` if it leaves 1 out."""
-    if ratio.lo is None or ratio.hi is None:
-        return "cannot_tell"
-    if ratio.lo >= 1.0 - UNCHANGED and ratio.hi <= 1.0 + UNCHANGED:
-        return "unchanged"
-    return "differs" if ratio.lo > 1.0 or ratio.hi < 1.0 else "cannot_tell"
+    c.tpot_ratio = median_ratio(_values(c.warm, tpot_s), _values(c.cold, tpot_s), seed=2)
+    c.decode = decode_contrast(c.cold, c.warm, everyone, c.tpot_ratio)
 
 
 def _values(rows: Sequence[RequestRecord], of: Callable[[RequestRecord], float | None]) -> list[float]:
@@ -152,25 +138,3 @@ def _note_lengths(c: Contrast) -> None:
         c.notes.append(
             f"cold prompts are {lengths[0]:,.0f} tokens long and warm ones {lengths[1]:,.0f}: not alike"
         )
-
-
-def _matched_tpot_ratios(c: Contrast) -> list[float]:
-    """For each cold request: TPOT of the warm ones that decoded at the same time, over its own.
-
-    Requests that decode together share the engine's steps, and with them whatever else slows
-    these; so what is left is what the request itself brings.
-    """
-    warm = [(r, v) for r in c.warm if (v := tpot_s(r)) is not None]
-    starts = np.array([r.first_token_ns or 0 for r, _ in warm], dtype=np.int64)
-    ends = np.array([r.last_token_ns or 0 for r, _ in warm], dtype=np.int64)
-    speeds = np.array([v for _, v in warm], dtype=np.float64)
-    ratios: list[float] = []
-    for record in c.cold:
-        own = tpot_s(record)
-        if not own or record.first_token_ns is None or record.last_token_ns is None or not speeds.size:
-            continue
-        overlap = np.minimum(ends, record.last_token_ns) - np.maximum(starts, record.first_token_ns)
-        beside = overlap * 2 >= record.last_token_ns - record.first_token_ns
-        if beside.any():
-            ratios.append(float(np.median(speeds[beside])) / own)
-    return ratios

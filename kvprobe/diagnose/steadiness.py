@@ -1,6 +1,7 @@
 """Did the load reach a steady state?
 
-Two straight lines are fitted over the time of sending: requests in flight, and TTFT. A line that
+Two straight lines are fitted over the time of sending: requests in flight, and the logarithm of TTFT
+(it has a long tail). A line that
 surely rises or falls (95 % t-interval of the slope without zero) and by a lot over the window means
 that the numbers depend on how long the run was. TTFT is taken within its class first (served from
 the prefix cache or not), so that a cache that warms up in the course of a run is not taken for drift.
@@ -38,24 +39,31 @@ def not_steady(view: View) -> Iterator[Issue]:
             f"({seconds(e2e)})",
         )
         return
-    for name, (times, values) in (("requests in flight", _in_flight(view)), ("TTFT", _ttft(view))):
-        change = drift(times, values)
+    for name, change in (
+        ("requests in flight", drift(*_in_flight(view))),
+        ("TTFT", drift(*_ttft(view), logarithmic=True)),
+    ):
         if change is not None and change > 0:
             yield Issue(
                 "warning",
                 "warning",
-                f"no steady state: {name} rose by {100 * change:.0f} % of its median over the window; "
+                f"no steady state: {name} rose by {100 * change:.0f} % over the window; "
                 "percentiles depend on the length of the run",
             )
             return
 
 
-def drift(times_s: Floats, values: Floats) -> float | None:
-    """Change over the window as a share of the median, where the slope surely is not 0; else null."""
+def drift(times_s: Floats, values: Floats, *, logarithmic: bool = False) -> float | None:
+    """Change over the window as a share of the level, where the slope surely is not 0; else null.
+
+    `logarithmic` fits the logarithms: for values with a long tail, which would bend a plain line.
+    """
     n = int(times_s.size)
     middle = float(np.median(values)) if n else 0.0
     if n < MIN_ROWS or middle <= 0.0:
         return None
+    if logarithmic:
+        values = np.log(np.maximum(values, middle * 1e-6))
     centred = times_s - times_s.mean()
     spread = float(np.sum(centred**2))
     if spread == 0.0:
@@ -65,7 +73,8 @@ def drift(times_s: Floats, values: Floats) -> float | None:
     error = math.sqrt(float(np.sum(residuals**2)) / (n - 2) / spread)
     if abs(slope) <= student_975(n - 2) * error:
         return None
-    change = slope * float(times_s.max() - times_s.min()) / middle
+    rise = slope * float(times_s.max() - times_s.min())
+    change = math.expm1(min(rise, 50.0)) if logarithmic else rise / middle
     return change if abs(change) > DRIFT_SHARE else None
 
 

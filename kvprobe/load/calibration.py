@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -107,28 +106,25 @@ def _by_lines(tokenizer: _Tokenizer, pieces: Sequence[str]) -> list[int] | None:
     Null where the answer cannot be cut so, because breaks merge with what stands beside them.
     """
     ids = tokenizer.text("".join(f"\n{piece}" for piece in pieces) + "\n")
-    for candidate, seen in Counter(ids).most_common(4):
-        if seen != len(pieces) + 1 or ids[-1] != candidate:
-            continue
-        places = [at for at, token in enumerate(ids) if token == candidate]
-        # Tokens before the first break are a mark that the tokenizer always sets.
-        counts = [after - before - 1 for before, after in pairwise(places)]
-        if all(counts):
-            return counts
-    return None
+    places = [at for at, token in enumerate(ids) if token == ids[-1]]
+    if len(places) != len(pieces) + 1:
+        return None
+    # Tokens before the first break are a mark that the tokenizer always sets.
+    counts = [after - before - 1 for before, after in pairwise(places)]
+    return counts if all(counts) else None
 
 
 def _one_by_one(tokenizer: _Tokenizer, pieces: Sequence[str]) -> dict[str, int]:
     """A sample of the pieces, a call each; the others get the sample's mean by their length."""
     sample = random.Random(0).sample(list(pieces), min(MAX_SINGLE_CALLS, len(pieces)))
-    empty = len(tokenizer.text("stone stone")) - len(tokenizer.text("stone"))
-    known = {piece: max(len(tokenizer.text("stone" + _spaced(piece))) - empty, 1) for piece in sample}
+    before = len(tokenizer.text("stone"))
+    known: dict[str, int] = {}
+    for piece in sample:
+        inside = piece.startswith(" ")
+        count = len(tokenizer.text("stone" + piece)) - before if inside else len(tokenizer.text(piece))
+        known[piece] = max(count, 1)
     per_char = sum(known.values()) / sum(len(piece) for piece in sample)
     return {piece: known.get(piece, max(round(len(piece) * per_char), 1)) for piece in pieces}
-
-
-def _spaced(piece: str) -> str:
-    return piece if piece.startswith(" ") else f" {piece}"
 
 
 def _between_words(tokenizer: _Tokenizer, blank: str) -> int:

@@ -28,7 +28,7 @@ _RANK = ("planned", "drained", "breaker", "auth", "stopped", "storage", "error")
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The arrival part of a workload, for one of `workers` workers.
+    """The arrival part of a workload, as one of `workers` workers.
 
     `ticks` makes the open loop's instants for this worker, seconds after t0; None is a closed loop.
     `total` counts over all workers, a warm-up that goes by number included.

@@ -7,6 +7,7 @@ here: one clock reading per receive, taken before anything else is done with the
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import gevent
+import gevent.ssl
 from geventhttpclient.client import HTTPClient, HTTPClientPool
 from geventhttpclient.connectionpool import ConnectionPool, SSLConnectionPool
 from geventhttpclient.response import HTTPResponse
@@ -36,7 +38,7 @@ class HeadTooLarge(Exception):
 @lru_cache(maxsize=2)
 def _shared_ssl_context(insecure: bool) -> ssl.SSLContext:
     """The process's one context: to build one costs some 64 ms of CPU, which would freeze the loop."""
-    context = ssl.create_default_context()
+    context: ssl.SSLContext = gevent.ssl.create_default_context()
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -51,6 +53,13 @@ def _resolved(host: str, port: int) -> list[Any]:
     queue behind each other and be measured as connect time.
     """
     return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+
+
+def resolve_ahead(base_url: str) -> None:
+    """Look the target up before hundreds of users do it at once; if that fails, each will say so."""
+    parts = urlsplit(base_url)
+    with contextlib.suppress(OSError):
+        _resolved(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 class _LoadPoolHabits:
@@ -182,7 +191,7 @@ class Connection:
         self.parser = ResponseParser()
         if not self.reused:
             self._drop_watcher()
-            if not isinstance(self._socket, ssl.SSLSocket):
+            if not isinstance(self._socket, gevent.ssl.SSLSocket):
                 self._readable = self._hub.loop.io(self._socket.fileno(), _READ)
 
     def send(self, request: bytes, timeout_s: float) -> int:
@@ -233,13 +242,13 @@ class Connection:
             self.parser.body = []
         return body
 
-    def release(self, *, reusable: bool) -> None:
-        """Give the socket back: kept when the exchange ended cleanly, else closed."""
+    def release(self) -> None:
+        """Give the socket back: kept when the response was read to its end, else closed."""
         self._clear_alarm()
         sock, self._socket = self._socket, None
         if sock is None:
             return
-        if reusable and self.parser.message_complete and not self.parser.should_close():
+        if self.parser.message_complete and not self.parser.should_close():
             self._idle = sock
             self._pool.return_socket(sock)
         else:

@@ -11,7 +11,7 @@ from kvprobe.load.arrivals import OpenSchedule
 from kvprobe.load.conductor import LoadPlan
 from kvprobe.load.job import LoadJob
 from kvprobe.load.prompts import PromptSource
-from kvprobe.load.stream import StreamSpec, Timeouts, request_head
+from kvprobe.load.request_form import StreamSpec, Timeouts, request_head
 from kvprobe.load.workload import Workload
 
 

@@ -194,9 +194,9 @@ class PromptSource:
         The first word differs for as many neighbours as there are first words; the next words spell
         the rest of the number, so that no two texts of a run agree further than that.
         """
-        head = HEADS[(number + self._shift) % len(HEADS)]
-        high = number // len(HEADS)
-        words = [(high + self._shift // len(HEADS)) % len(WORDS)]
+        low = (number + self._shift) % len(HEADS)
+        head, high = HEADS[low], number // len(HEADS)
+        words = [(high + self._key("second word", low)[0]) % len(WORDS)]
         while high := high // len(WORDS):
             words.append(high % len(WORDS))
         opening = head + "".join(WORDS[w] for w in words)

@@ -27,7 +27,7 @@ class RawEvent(NamedTuple):
 
 
 class SseEvent(NamedTuple):
-    """The fields of one event; `data` is None when it has no data line (nothing to dispatch)."""
+    """The fields of one event (its name is `message` unless it says another); `data` is None when it has no data line (nothing to dispatch)."""
 
     event: str
     data: bytes | None
@@ -143,4 +143,4 @@ def parse_event(block: bytes) -> SseEvent:
             identity = value.decode("utf-8", "replace")
         elif field == b"retry" and value.isdigit() and len(value) < 16:
             retry = int(value)
-    return SseEvent(name, b"\n".join(data) if data else None, identity, retry)
+    return SseEvent(name or "message", b"\n".join(data) if data else None, identity, retry)

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import gevent
-import msgspec
 from geventhttpclient.response import HTTPParseError
 
 from kvprobe.evidence.records import FailureKind, RequestRecord
 from kvprobe.load.connection import Connection, HeadTooLarge, PeerClosed
 from kvprobe.load.job import PlannedRequest
 from kvprobe.load.reading import StreamReading, judge_document
-from kvprobe.load.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLarge, RawEvent, SseSplitter, has_data
+from kvprobe.load.request_form import StreamSpec, build_request
+from kvprobe.load.sse import EventTooLarge, RawEvent, SseSplitter, has_data
 from kvprobe.load.transport_failures import StreamFailure, body_failure, connect_failure, head_failure
 
 NS = 1_000_000_000
@@ -35,63 +33,6 @@ AFTER_DONE_S = 1.0
 STALE_S = 1.0
 """A kept connection that closes without a byte within this time of sending was stale: the server
 had closed it before it saw the request. Later than that, the server had the request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """All finite, seconds: to connect, from sending to the first token, between data events, in all."""
-
-    connect_s: float
-    first_token_s: float
-    gap_s: float
-    total_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSpec:
-    """What all requests of a run have in common. `head` ends before Content-Length's value."""
-
-    chat: bool
-    model: str
-    timeouts: Timeouts
-    head: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the request body; they win over ours."""
-    worker: str = "0"
-    max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES
-
-
-def request_head(host: str, path: str, api_key: str | None) -> str:
-    """The constant part of the request head. Raises ValueError when the key cannot be a header."""
-    lines = [
-        f"POST {path} HTTP/1.1",
-        f"Host: {host}",
-        "User-Agent: kvprobe",
-        "Accept: text/event-stream, application/json",
-        "Accept-Encoding: identity",
-        "Content-Type: application/json",
-    ]
-    if api_key is not None:
-        if not api_key.isascii() or not api_key.isprintable():
-            raise ValueError("the API key holds characters that a header cannot carry")
-        lines.append(f"Authorization: Bearer {api_key}")
-    return "\r\n".join(lines) + "\r\n"
-
-
-def build_request(planned: PlannedRequest, spec: StreamSpec, request_id: str) -> bytes:
-    """The bytes of one request, head and body, sent in one piece."""
-    body: dict[str, Any] = {"model": spec.model}
-    if spec.chat:
-        body["messages"] = planned.messages or [{"role": "user", "content": planned.prompt or ""}]
-    else:
-        body["prompt"] = planned.text()
-    body["max_tokens"] = planned.asked_completion_tokens
-    body["stream"] = True
-    body["stream_options"] = {"include_usage": True}
-    body |= spec.fields
-    encoded = msgspec.json.encode(body)
-    head = f"{spec.head}X-Request-Id: {request_id}\r\nContent-Length: {len(encoded)}\r\n\r\n"
-    return head.encode("ascii") + encoded
 
 
 def run_request(
@@ -126,7 +67,7 @@ def run_request(
         failure = StreamFailure("cancelled_at_end", "the run ended")
     finally:
         record.receives = connection.receives
-        connection.release(reusable=failure is None and not exchange.hung_up)
+        connection.release()
     if record.end_ns is None:
         record.end_ns = time.monotonic_ns()
     _yield_to_receivers()
@@ -177,7 +118,6 @@ class _Exchange:
         self.on_sent = on_sent
         self.splitter = SseSplitter(spec.max_event_bytes)
         self.reading = reading
-        self.hung_up = False
         self._sent_ns = 0
         self._last_data_ns = 0
 
@@ -212,7 +152,7 @@ class _Exchange:
                 stale = error.kind == "reset_before_headers" and reused and quick
                 if last_try or not stale or self.connection.received_bytes:
                     raise
-                self.connection.release(reusable=False)
+                self.connection.release()
                 continue
             self.record.first_byte_ns = stamp
             return stamp
@@ -287,8 +227,7 @@ class _Exchange:
         except StreamFailure as error:
             ended_by_close = error.kind == "truncated" and self._is_close_delimited()
             if not self.reading.done and not ended_by_close:
-                raise
-            self.hung_up = True  # all that was wanted is here; the connection is not kept
+                raise  # else all that was wanted is here; the connection is not kept
         tail = self.splitter.tail()
         if tail is not None:
             self.reading.note_tail(stamp, tail)

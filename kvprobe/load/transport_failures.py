@@ -31,10 +31,12 @@ def connect_failure(error: Exception) -> StreamFailure:
         return StreamFailure("client_fd", f"{error}: the client is out of file descriptors (ulimit -n)")
     if isinstance(error, socket.gaierror):
         return StreamFailure("dns", str(error))
-    if isinstance(error, ssl.SSLError):
-        return StreamFailure("tls", _tls_detail(error))
     if isinstance(error, TimeoutError):
         return StreamFailure("connect", "timed out")
+    if isinstance(error, ssl.SSLError):
+        if "timed out" in str(error):
+            return StreamFailure("connect", "timed out in the TLS handshake")
+        return StreamFailure("tls", _tls_detail(error))
     return StreamFailure("connect", str(error) or type(error).__name__)
 
 

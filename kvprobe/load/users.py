@@ -18,8 +18,9 @@ from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load.conductor import Conductor, Ticket
-from kvprobe.load.connection import Connection, UserClientPool
-from kvprobe.load.stream import StreamSpec, run_request
+from kvprobe.load.connection import Connection, UserClientPool, resolve_ahead
+from kvprobe.load.request_form import StreamSpec
+from kvprobe.load.stream import run_request
 
 RETAINED_ANSWERS = 8
 RETAINED_CHARS = 400
@@ -151,6 +152,7 @@ class Crowd:
     def __init__(self, load: LoadContext) -> None:
         self.environment = Environment(user_classes=[user_class(load)], host=load.base_url)
         self._runner = self.environment.create_local_runner()
+        resolve_ahead(load.base_url)
 
     def spawn(self, users: int) -> None:
         """Make all users now; they wait for the conductor."""
@@ -164,5 +166,5 @@ class Crowd:
         self._runner.user_greenlets.kill(gevent.GreenletExit, block=True, timeout=timeout_s)
 
     def close(self) -> None:
-        """Stop Locust's own greenlets."""
-        self._runner.quit()
+        """Stop Locust's own greenlets. (`quit` would walk the stack of every frame to log it.)"""
+        self._runner.greenlet.kill(block=False)

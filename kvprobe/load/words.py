@@ -26,12 +26,14 @@ on or so to up us we
 
 
 def _turns(words: list[str]) -> tuple[str, ...]:
-    """The words in an order in which neighbours begin with different letters."""
+    """The words in an order in which each first letter comes at equal distances."""
     columns: dict[str, list[str]] = {}
     for word in words:
         columns.setdefault(word[0], []).append(word)
-    longest = max(len(column) for column in columns.values())
-    return tuple(column[row] for row in range(longest) for column in columns.values() if row < len(column))
+    places = [
+        ((row + 0.5) / len(column), word) for column in columns.values() for row, word in enumerate(column)
+    ]
+    return tuple(word for _, word in sorted(places))
 
 
 _WORDS = _TEXT.split()

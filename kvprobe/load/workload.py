@@ -223,6 +223,9 @@ class Workload(Part):
         """The JSON Schema, with the form of `prompt` tied to `kind`, which the union cannot say."""
         schema = super().model_json_schema(*args, **kwargs)
         schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+        prompt_schema = schema["properties"]["prompt"]
+        # Two kinds can have prompts of one form, so a prompt may fit more than one of these.
+        prompt_schema["anyOf"] = prompt_schema.pop("oneOf")
         schema["allOf"] = [
             {
                 "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},

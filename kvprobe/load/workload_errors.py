@@ -190,7 +190,13 @@ class _Translator:
         written = self._written()
         if written is None:
             value = self._value()
-            return {dict: "a mapping", list: "a list"}.get(type(value), "this value")
+            return (
+                "a mapping"
+                if isinstance(value, dict)
+                else "a list"
+                if isinstance(value, list)
+                else "this value"
+            )
         short = written if len(written) <= 60 else written[:57] + "…"
         return "nothing" if short == "" and self._path not in self._document.quoted else f"`{short}`"
 

@@ -74,6 +74,13 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _pair(value: Any) -> Any:
+    if isinstance(value, list) and len(value) != 2:
+        message, fix = "`uniform` takes two numbers", "write [lowest, highest]"
+        raise PydanticCustomError("bad_value", message, {"fix": fix})
+    return as_tuple(value)
+
+
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
@@ -109,7 +116,7 @@ class Length(Part):
     """
 
     fixed: Tokens | None = Field(default=None, description="Always this many tokens.")
-    uniform: Annotated[tuple[Tokens, Tokens], BeforeValidator(as_tuple)] | None = Field(
+    uniform: Annotated[tuple[Tokens, Tokens], BeforeValidator(_pair)] | None = Field(
         default=None, description="[lowest, highest] in tokens, both included, all equally likely."
     )
     lognormal: Lognormal | None = Field(default=None, description="Lognormal distribution, in tokens.")

@@ -20,6 +20,8 @@ _CONFUSING = re.compile(
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners, Arabic mark, fillers
     "\u200b-\u200f\u2028-\u202f\u205f-\u206f"  # zero width, separators, bidi overrides and isolates
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"  # filler, variation selectors, byte-order mark
+    "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2"  # other format characters of scripts
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\ud800-\udfff"  # lone surrogates cannot be encoded
     "\U000e0000-\U000e0fff]"  # tag characters: invisible text
 )
@@ -86,4 +88,9 @@ def html(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
 
 def xml(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
     """Text for an XML element or a quoted attribute: characters that XML 1.0 forbids are gone."""
-    return _html.escape(_XML_FORBIDDEN.sub("", clean(text, limit=limit)), quote=True)
+    return _html.escape(xml_text(text, limit=limit), quote=True)
+
+
+def xml_text(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
+    """The same for a writer that escapes markup itself (ElementTree does)."""
+    return _XML_FORBIDDEN.sub("", clean(text, limit=limit))

@@ -9,7 +9,7 @@ from kvprobe.diagnose.model import Diagnosis, Finding
 from kvprobe.report.ink import Ink
 from kvprobe.report.numbers import latency_table, load_rows
 from kvprobe.summary.build import Summary
-from kvprobe.summary.units import percent, plural, seconds, whole
+from kvprobe.summary.units import percent, seconds, whole
 
 DETAIL_CHARS = 200
 _CONFIDENCE_STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
@@ -75,7 +75,7 @@ def _verdict(ink: Ink, diagnosis: Diagnosis) -> None:
 def _failures(ink: Ink, summary: Summary) -> None:
     """Failures stand before every latency."""
     counted = summary.requests
-    parts = [f"{plural(counted.sent, 'request')} sent", f"{whole(counted.ok)} ok"]
+    parts = [f"{whole(counted.sent)} sent", f"{whole(counted.ok)} ok"]
     parts.append(f"{whole(counted.failed)} failed")
     parts += [f"{whole(counted.unsent)} unsent"] if counted.unsent else []
     parts += [f"{whole(counted.unfinished)} cut in flight"] if counted.unfinished else []

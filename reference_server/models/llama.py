@@ -16,9 +16,10 @@ from reference_server.attention.backend import AttentionBackend
 
 PlanT = TypeVar("PlanT")
 
-MIN_ROWS = 4
-"""Matrix kernels treat one to three rows in their own way, with other rounding. A batch of fewer is
-padded, so that a token's numbers do not depend on how many others are computed with it."""
+MIN_ROWS_A_THREAD = 4
+"""Matrix kernels treat one to three rows in their own way, with other rounding, and split the rows of
+a small batch among threads. A batch that leaves a thread fewer is padded, so that a token's numbers
+do not depend on how many others are computed with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class LlamaWeights:
         return sum(tensor.nbytes for tensor in tensors)
 
 
+def min_rows() -> int:
+    """Fewest rows of a matrix product."""
+    return MIN_ROWS_A_THREAD * torch.get_num_threads()
+
+
 class LlamaModel(Generic[PlanT]):
     """The forward pass."""
 
@@ -87,7 +93,7 @@ class LlamaModel(Generic[PlanT]):
     ) -> torch.Tensor:
         """Logits `[len(wanted_rows), vocabulary]` of the rows that will be sampled.
 
-        `tokens` and `positions` are `[rows]`, at least `MIN_ROWS` of them.
+        `tokens` and `positions` are `[rows]`, at least `min_rows()` of them.
         """
         config = self.config
         x = F.embedding(tokens, self.weights.embedding)
@@ -98,8 +104,7 @@ class LlamaModel(Generic[PlanT]):
         if not len(wanted_rows):
             return torch.empty(0, config.vocabulary_size)
         last = F.rms_norm(x[wanted_rows], (config.hidden,), self.weights.norm, config.norm_eps)
-        if len(wanted_rows) < MIN_ROWS:
-            last = F.pad(last, (0, 0, 0, MIN_ROWS - len(wanted_rows)))
+        last = F.pad(last, (0, 0, 0, max(min_rows() - len(wanted_rows), 0)))
         return F.linear(last, self.weights.head)[: len(wanted_rows)]
 
     def _attention(

@@ -22,7 +22,7 @@ LONG = (
     "--set",
     "output.tokens=32",
     "--set",
-    "prompt.prompt_tokens=64",
+    "prompt.tokens=64",
     "--set",
     "warmup.requests=1",
 )

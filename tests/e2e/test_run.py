@@ -103,7 +103,7 @@ def test_a_distinct_run_that_meets_a_warm_cache_is_invalid(
 ) -> None:
     server = start_server()
     argv = ["run", "distinct", "--target", server.url, "--out", str(out), "--json", "--set", "salt=none"]
-    argv += ["--set", "requests=12", "--set", "output.tokens=4", "--set", "prompt.prompt_tokens=256"]
+    argv += ["--set", "requests=12", "--set", "output.tokens=4", "--set", "prompt.tokens=256"]
     first = kvprobe(*argv)
     assert first.code == 0, first.err + first.out
     assert first.document["diagnosis"]["primary"] == "healthy_baseline"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,7 +267,7 @@ def test_other_block_sizes_give_the_same_text(block_size: int) -> None:
     assert rig.generate(prompts, 6) == expected
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_load_keeps_the_books_and_the_texts(data: st.DataObject) -> None:
     """Random arrivals, aborts and a pool that is too small: each text is that of a quiet server."""
@@ -287,3 +288,52 @@ def test_any_load_keeps_the_books_and_the_texts(data: st.DataObject) -> None:
     for prompt, sequence in zip(prompts, sequences, strict=True):
         if sequence.finished is FinishReason.LENGTH:
             assert rig.text(sequence) == quiet.generate([prompt], 24)[0]
+
+
+def test_eviction_takes_the_tail_of_a_finished_prompt_before_its_head() -> None:
+    rig = Rig(blocks=10)
+    prompt = words(1, 100)
+    rig.add(prompt, 1)
+    rig.drain()
+    assert rig.core.state.usage.blocks_cached == 6
+    rig.add(words(2, 100), 1)
+    rig.drain()
+    assert rig.core.state.usage.blocks_evicted_total == 3
+    again = rig.add(prompt, 1)
+    rig.step()
+    assert again.cached_tokens == 3 * 16, "the head of the old prompt is still there"
+
+
+def test_a_prompt_that_fills_its_last_block_is_found_whole() -> None:
+    rig = Rig()
+    prompt = words(1, 63)
+    rig.add(prompt, 1)
+    rig.drain()
+    longer = rig.add(prompt + "more", 1)
+    rig.drain()
+    assert longer.cached_tokens == 64
+
+
+def test_a_step_that_preempts_admits_nobody() -> None:
+    rig = Rig(blocks=8)
+    old, new = rig.add(words(1, 40), 60), rig.add(words(2, 60), 60)
+    while not new.num_preemptions:
+        rig.step()
+    assert rig.core.scheduler.running == [old]
+    assert list(rig.core.scheduler.waiting) == [new]
+    assert rig.core.state.usage.blocks_cached + rig.core.state.usage.blocks_free > 0
+    rig.drain()
+    assert old.num_output_tokens == new.num_output_tokens == 60
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_text_does_not_depend_on_the_batch(threads: int) -> None:
+    prompts = [words(seed, 30 + 11 * seed) for seed in range(9)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = Rig(max_num_batched_tokens=50).generate(prompts, 20)
+        alone = Rig(prefix_caching=False)
+        assert together == [alone.generate([prompt], 20)[0] for prompt in prompts]
+    finally:
+        torch.set_num_threads(before)

@@ -56,7 +56,7 @@ def test_binomial_window_holds_all_the_mass_of_a_million() -> None:
     assert cdf[-1] == pytest.approx(1.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("n", "q"), [(6, 0.5), (50, 0.5), (73, 0.95), (300, 0.95), (368, 0.99), (5_000, 0.999)])
+@pytest.mark.parametrize(("n", "q"), [(6, 0.5), (50, 0.5), (73, 0.95), (300, 0.95), (368, 0.99), (900, 0.99)])
 def test_interval_ranks_are_the_tightest_that_cover(n: int, q: float) -> None:
     ranks = interval_ranks(n, q)
     assert ranks is not None
@@ -93,6 +93,7 @@ def test_p95_agrees_with_the_statistics_module(values: list[float]) -> None:
     found = quantile(values, 0.95)
     assert found.value == pytest.approx(oracle)
     assert found.hi is not None
+    assert found.value is not None
     assert found.hi >= found.value - 1e-9
 
 

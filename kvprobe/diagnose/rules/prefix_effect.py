@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvprobe.diagnose.contrast import UNCHANGED, Contrast, contrast
+from kvprobe.diagnose.contrast import Contrast, contrast
+from kvprobe.diagnose.decode import UNCHANGED, Decode, judge_ratio
 from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.diagnose.rules.base import Outcome
 from kvprobe.diagnose.view import View
@@ -12,13 +13,13 @@ from kvprobe.summary.units import seconds
 
 def prefix_effect(view: View) -> Outcome:
     """Needs requests that hit and requests that did not; concludes how TTFT and decode differ."""
-    found = contrast(view.ok)
+    found = contrast(view.ok, view.run.records)
     if found is None:
         return Outcome()
     if found.too_small is not None:
         text = f"What prefix hits changed cannot be told: {found.too_small}."
         return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_counts(found))])
-    text = " ".join([_ttft_sentence(found), _tpot_sentence(found), *_meaning(found), *_caveats(found)])
+    text = " ".join([_ttft_sentence(found), *_decode_sentences(found), *_meaning(found), *_caveats(found)])
     return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_facts(found))])
 
 
@@ -54,18 +55,43 @@ def _ttft_sentence(c: Contrast) -> str:
     return f"TTFT was not shown to fall where the prefix came again: {told}."
 
 
-def _tpot_sentence(c: Contrast) -> str:
-    ratio = c.tpot_ratio
-    if ratio is None or ratio.value is None:
-        return "Decode speed cannot be compared: no usage, or single-token answers."
-    against = "cold ones that decoded at the same time" if c.tpot_matched else "cold ones"
-    told = f"TPOT of warm requests is {ratio.value:.2f} times {_interval(ratio)} that of {against}"
-    if c.tpot_verdict == "unchanged" and ratio.lo is not None and ratio.hi is not None:
-        width = max(abs(ratio.lo - 1.0), abs(ratio.hi - 1.0))
-        return f"Decode did not change, to within {100 * width:.0f} %: {told}."
-    if c.tpot_verdict == "differs":
-        return f"Decode differed: {told}; prefix caching does not explain that."
+_HOW = {
+    "together": "TPOT of warm requests is {ratio} that of cold ones that decoded at the same time",
+    "undisturbed": "the gap between chunks of warm requests is {ratio} that of cold ones, where no other "
+    "request was being prefilled",
+    "plain": "TPOT of warm requests is {ratio} that of cold ones (others' prefill included)",
+}
+
+
+def _decode_sentences(c: Contrast) -> list[str]:
+    decode = c.decode
+    if decode is None or decode.ratio.value is None:
+        return ["Decode speed cannot be compared: no usage, or single-token answers."]
+    ratio = decode.ratio
+    told = _HOW[decode.method].format(ratio=f"{ratio.value:.2f} times {_interval(ratio)}")
+    return [_decode_verdict(decode, told), *_disturbed(c, decode)]
+
+
+def _decode_verdict(decode: Decode, told: str) -> str:
+    lo, hi = decode.ratio.lo, decode.ratio.hi
+    if decode.verdict == "unchanged" and lo is not None and hi is not None:
+        return f"Decode did not change, to within {100 * max(abs(lo - 1.0), abs(hi - 1.0)):.0f} %: {told}."
+    if decode.verdict == "differs":
+        return f"Decode differed: {told}; prefix caching itself does not explain that."
     return f"Whether decode changed cannot be told to within {100 * UNCHANGED:.0f} %: {told}."
+
+
+def _disturbed(c: Contrast, decode: Decode) -> list[str]:
+    """Plain TPOT tells another story when cold requests decode beside the prefill of others."""
+    plain = c.tpot_ratio
+    if decode.method == "plain" or decode.verdict != "unchanged" or plain is None or plain.value is None:
+        return []
+    if judge_ratio(plain) != "differs":
+        return []
+    return [
+        f"(Plain TPOT differs, {plain.value:.2f} times {_interval(plain)}: cold requests come together, and "
+        "the prefill of each slows the decode of the others.)"
+    ]
 
 
 def _meaning(c: Contrast) -> list[str]:
@@ -97,9 +123,16 @@ def _facts(c: Contrast) -> dict[str, Quantity]:
         if q is not None:
             facts[name] = Quantity(q.value, "s")
             facts[f"{name}_ci"] = Quantity([q.lo, q.hi], "s")
-    for name, ratio in (("ttft_cold_over_warm", c.ttft_ratio), ("tpot_warm_over_cold", c.tpot_ratio)):
+    decode = c.decode.ratio if c.decode is not None else None
+    for name, ratio in (
+        ("ttft_cold_over_warm", c.ttft_ratio),
+        ("tpot_warm_over_cold", c.tpot_ratio),
+        ("decode_warm_over_cold", decode),
+    ):
         if ratio is not None:
             facts[name] = Quantity(ratio.value, "ratio")
             facts[f"{name}_ci"] = Quantity([ratio.lo, ratio.hi], "ratio")
-    facts["tpot_verdict"] = Quantity(c.tpot_verdict)
+    if c.decode is not None:
+        facts["decode_verdict"] = Quantity(c.decode.verdict)
+        facts["decode_method"] = Quantity(c.decode.method)
     return facts

@@ -1,0 +1,147 @@
+"""Checks of the load generator itself: was it late, starved, or out of something?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvprobe.diagnose import arrivals
+from kvprobe.diagnose.issues import Issue
+from kvprobe.diagnose.model import Quantity
+from kvprobe.diagnose.view import View
+from kvprobe.summary import activity
+from kvprobe.summary.units import percent, plural, seconds, whole
+
+LATE_S = 0.010
+LATE_SHARE = 0.05
+LAGS_PER_WINDOW = 12
+"""Windows of 250 ms, a lag about every 20 ms (kvprobe.load.health)."""
+BATCHED_GAP_SHARE = 0.3
+SHARED_CHUNKS_SHARE = 0.10
+CPU_FULL_RATIO = 0.95
+CPU_FULL_SHARE = 0.10
+STOOD_STILL_S = 2.0
+
+
+def late_client(view: View) -> Iterator[Issue]:
+    """Event-loop lag: every stamp of the client may be that late."""
+    lag = loop_lag_p99_s(view)
+    if lag is None or lag <= LATE_S:
+        return
+    metrics = view.summary.metrics
+    for name, reported in (("TTFT", metrics.ttft_s.p50), ("inter-chunk gap", metrics.gap_s.p50)):
+        if reported is not None and lag > LATE_SHARE * reported:
+            yield Issue(
+                "invalid",
+                "late_client",
+                f"the client was late: its event loop woke {seconds(lag)} late at p99, "
+                f"{percent(lag / max(reported, 1e-9))} of the median {name} ({seconds(reported)})",
+                {"loop_lag_p99": Quantity(lag, "s"), "reported": Quantity(reported, "s")},
+            )
+            return
+
+
+def loop_lag_p99_s(view: View) -> float | None:
+    """p99 of the client's event-loop lag over the load, estimated from the worst lag of each window.
+
+    A window holds about `LAGS_PER_WINDOW` lags. The largest of k independent lags stays below x
+    with probability F(x)**k, so the p99 of the lags is the 0.99**k quantile of the largest ones.
+    """
+    points = view.load_series("client.loop_lag_s")
+    if not points:
+        return None
+    return float(np.quantile([v for _, v in points], 0.99**LAGS_PER_WINDOW))
+
+
+def late_dispatch(view: View) -> Iterator[Issue]:
+    """Requests that left later than the schedule wanted: capped by its own users, or simply late."""
+    delay = view.summary.metrics.dispatch_delay_s
+    p99 = delay.p99 if delay.p99 is not None else delay.max
+    ttft = view.summary.metrics.ttft_s.p50
+    if p99 is None or p99 <= LATE_S:
+        return
+    label = "p99" if delay.p99 is not None else "worst"
+    facts = {"dispatch_delay": Quantity(p99, "s"), "requests": Quantity(delay.n, "count")}
+    if arrivals.late_because_full(view, LATE_S):
+        yield Issue(
+            "warning",
+            "warning",
+            f"client-capped: requests left {seconds(p99)} late ({label}) because all allowed requests were "
+            "in flight; latency from the schedule is the honest number, latency from sent is not",
+            facts,
+        )
+    elif ttft is None or p99 > LATE_SHARE * ttft:
+        yield Issue(
+            "invalid",
+            "late_client",
+            f"the client was late: requests left {seconds(p99)} after the schedule wanted them ({label}), "
+            "with room to send them",
+            facts,
+        )
+
+
+def batched_reads(view: View) -> Iterator[Issue]:
+    """Gaps near zero between long ones, and the client itself took several chunks from one receive."""
+    gap = view.summary.metrics.gap_s
+    if gap.p50 is None or gap.mean is None or gap.p50 >= BATCHED_GAP_SHARE * gap.mean:
+        return
+    chunks = sum(r.content_chunks for r in view.ok)
+    shared = sum(r.shared_receive_chunks for r in view.ok)
+    lag = loop_lag_p99_s(view)
+    share = shared / chunks if chunks else 0.0
+    if share < SHARED_CHUNKS_SHARE and (lag is None or lag <= LATE_S):
+        return
+    yield Issue(
+        "invalid",
+        "batched_reads",
+        f"the client read in batches: the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, "
+        f"and {percent(share)} of the chunks came in one receive together with an earlier one",
+        {
+            "gap_p50": Quantity(gap.p50, "s"),
+            "gap_mean": Quantity(gap.mean, "s"),
+            "shared_receive_chunks": Quantity(share, "ratio"),
+        },
+    )
+
+
+def client_cpu(view: View) -> Iterator[Issue]:
+    """A load worker is one thread: at a full core it sends and stamps late."""
+    points = view.load_series("client.cpu_ratio")
+    full = sum(1 for _, v in points if v >= CPU_FULL_RATIO)
+    if len(points) < 4 or full <= CPU_FULL_SHARE * len(points):
+        return
+    yield Issue(
+        "invalid",
+        "client_cpu",
+        f"the client ran out of CPU: its core was full in {percent(full / len(points))} of the readings",
+        {"full": Quantity(full, "count"), "readings": Quantity(len(points), "count")},
+    )
+
+
+def client_descriptors(view: View) -> Iterator[Issue]:
+    """The client could not open a connection: that is its own limit, never the server's."""
+    failed = view.summary.requests.by_failure.get("client_fd", 0)
+    if failed:
+        limit = activity.largest(view.run.samples, "client.fd_limit")
+        told = f" (its limit is {whole(limit)})" if limit is not None else ""
+        yield Issue(
+            "invalid",
+            "client_descriptors",
+            f"the client ran out of file descriptors{told}: {plural(failed, 'request')} could not be sent",
+            {"client_fd": Quantity(failed, "count")},
+        )
+
+
+def client_stood_still(view: View) -> Iterator[Issue]:
+    """The client did not run at all for a while (stopped, suspended, starved)."""
+    points = view.load_series("client.loop_lag_s")
+    worst = max((v for _, v in points), default=0.0)
+    if worst >= STOOD_STILL_S:
+        yield Issue(
+            "invalid",
+            "client_stood_still",
+            f"the client stood still for {seconds(worst)} (stopped or suspended): "
+            "nothing was measured meanwhile",
+            {"stood_still": Quantity(worst, "s")},
+        )

@@ -1,0 +1,91 @@
+"""A changing segment in front of a body that prompts share: nothing behind it can be reused."""
+
+from __future__ import annotations
+
+from kvprobe.diagnose.contrast import contrast
+from kvprobe.diagnose.model import Evidence
+from kvprobe.diagnose.rules.base import Candidate, evidence
+from kvprobe.diagnose.rules.prefix_facts import (
+    FAR_BELOW,
+    MOVING_GAINS,
+    candidate,
+    ceiling_of,
+    got_of,
+    hit_evidence,
+)
+from kvprobe.diagnose.view import View
+from kvprobe.summary.units import percent, seconds, whole
+
+QUOTED_CHARS = 48
+
+
+def layout_unstable(view: View) -> Candidate | None:
+    """Needs: a changing segment in front of a body that prompts share. Refuted by hits on the body."""
+    layout, got, ceiling = view.summary.layout, got_of(view), ceiling_of(view)
+    moved = layout.ceiling_if_moved
+    if moved is None or layout.diverge_token is None or moved - ceiling < MOVING_GAINS:
+        return None
+    if got is not None and got > FAR_BELOW * moved:
+        return None
+    shared = (
+        f" in front of {whole(layout.shared_body_tokens)} shared tokens" if layout.shared_body_tokens else ""
+    )
+    seen = "not exported by the server" if got is None else percent(got)
+    why = (
+        f"Prompts part at token {layout.diverge_token}{_quoted(layout.diverge_texts)}{shared}: "
+        f"{percent(ceiling)} of the prompt tokens can be reused (got: {seen}); with the changing part moved "
+        f"behind the shared one it would be {percent(moved)}."
+    )
+    told = [
+        evidence(
+            layout.source,
+            f"the first token that differs is number {layout.diverge_token}",
+            diverge_token=(layout.diverge_token, "tokens"),
+            changing_tokens=(layout.changing_tokens, "tokens"),
+            shared_body_tokens=(layout.shared_body_tokens, "tokens"),
+            ceiling_as_sent=(ceiling, "ratio"),
+            ceiling_if_moved=(moved, "ratio"),
+        ),
+        *(
+            evidence(layout.source, f'prompt {"ab"[i]}: "{t}"')
+            for i, t in enumerate(layout.diverge_texts[:2])
+        ),
+        hit_evidence(view),
+        _saving(view),
+    ]
+    return candidate(
+        "prefix_layout_unstable",
+        "likely" if got is None else "certain",
+        why,
+        told,
+        check_first=[
+            f"what writes the text at token {layout.diverge_token} of the prompt (a time, an id, a counter?)"
+        ],
+        remedy=["put what changes from request to request behind what all requests share, or leave it out"],
+        would_change_my_mind=["prompts whose token ids are equal up to the end of the shared part"],
+    )
+
+
+def _quoted(texts: list[str]) -> str:
+    """The first of the texts, short enough for a sentence."""
+    if not texts:
+        return ""
+    return f' ("{texts[0][:QUOTED_CHARS]}{"..." if len(texts[0]) > QUOTED_CHARS else ""}")'
+
+
+def _saving(view: View) -> Evidence:
+    """What a hit would save in TTFT, if this run shows it."""
+    found = contrast(view.ok, view.run.records)
+    ratio = found.ttft_ratio if found is not None else None
+    cold, warm = (found.ttft_cold, found.ttft_warm) if found is not None else (None, None)
+    if ratio is None or cold is None or warm is None or cold.value is None or warm.value is None:
+        return evidence(
+            "ttft_s", "what it would save in TTFT is not known: too few requests of this run hit the cache"
+        )
+    return evidence(
+        "ttft_s",
+        f"requests of this run that hit had a median TTFT of {seconds(warm.value)}, "
+        f"others {seconds(cold.value)}",
+        ttft_hit_p50=(warm.value, "s"),
+        ttft_miss_p50=(cold.value, "s"),
+    )

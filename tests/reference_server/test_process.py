@@ -1,0 +1,162 @@
+"""The process: command line, start, stop, key, small pool."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.reference_server.server_process import ServerProcess, events_of, until
+from tests.reference_server.test_http import CHAT, chat
+
+
+@pytest.fixture(scope="module")
+def small() -> object:
+    """A key, vLLM's names, few streams, and a pool of 31 blocks under a longer context."""
+    with ServerProcess(
+        *("--kv-memory", "2MiB", "--max-model-len", "2048", "--vllm-metric-names"),
+        *("--api-key-env", "TEST_SERVER_KEY", "--max-streams", "3"),
+        environment={"TEST_SERVER_KEY": "s3cret"},
+    ) as process:
+        yield process
+
+
+KEY = {"authorization": "Bearer s3cret"}
+
+
+def test_the_key_is_wanted(small: ServerProcess) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "s3cret"}):
+        for path in (CHAT, "/tokenize"):
+            reply = httpx.post(small.url + path, json=chat(), headers=headers)
+            assert reply.status_code == 401
+            assert reply.json()["error"]["type"] == "AuthenticationError"
+    assert httpx.post(small.url + CHAT, json=chat(), headers=KEY).status_code == 200
+    assert httpx.get(small.url + "/health").status_code == 200
+    assert "s3cret" not in small.log()
+
+
+def test_a_request_larger_than_the_pool_is_refused_at_once(small: ServerProcess) -> None:
+    for body in (chat("x" * 600), chat("x" * 100, max_tokens=500), chat("x" * 600, max_tokens=None)):
+        reply = httpx.post(small.url + CHAT, json=body, headers=KEY)
+        assert reply.status_code == 400
+        assert "pool" in reply.json()["error"]["message"]
+    assert "the pool is smaller than --max-model-len" in small.log()
+
+
+def test_a_request_as_large_as_the_pool_runs(small: ServerProcess) -> None:
+    reply = httpx.post(small.url + CHAT, json=chat("x" * 489, max_tokens=4), headers=KEY, timeout=60)
+    assert reply.json()["usage"]["total_tokens"] == 31 * 16 + 1
+
+
+def test_both_names_stand_on_the_page_but_not_for_our_own(small: ServerProcess) -> None:
+    page = httpx.get(small.url + "/metrics").text
+    for name in (
+        "num_requests_running",
+        "kv_cache_usage_perc",
+        "prefix_cache_hits_total",
+        "cache_config_info",
+    ):
+        assert f"\nkvprobe:{name}{{" in page
+        assert f"\nvllm:{name}{{" in page
+    assert "\nkvprobe:kv_blocks_total{" in page
+    assert "vllm:kv_blocks" not in page
+
+
+def test_more_streams_than_allowed_get_429(small: ServerProcess) -> None:
+    open_ones = [small.post_raw(CHAT, chat("x", max_tokens=450, stream=True), KEY) for _ in range(3)]
+    try:
+        until(lambda: small.metric("num_requests_running") + small.metric("num_requests_waiting") == 3)
+        reply = httpx.post(small.url + CHAT, json=chat(), headers=KEY)
+        assert reply.status_code == 429
+        assert reply.headers["retry-after"]
+    finally:
+        for connection in open_ones:
+            connection.close()
+    until(lambda: small.metric("num_requests_running") + small.metric("num_requests_waiting") == 0)
+    assert httpx.post(small.url + CHAT, json=chat(), headers=KEY).status_code == 200
+
+
+def test_sigterm_drains_and_exits_0() -> None:
+    with ServerProcess("--kv-memory", "16MiB") as server:
+        assert server.ready["pid"] == server.process.pid
+        assert server.ready["model"] == "tiny"
+        with httpx.stream(
+            "POST", server.url + CHAT, json=chat(max_tokens=150, stream=True), timeout=60
+        ) as reply:
+            pieces = reply.iter_text()
+            text = next(pieces)
+            server.process.send_signal(signal.SIGTERM)
+            text += "".join(pieces)
+        assert len(events_of(text)) == 151
+        assert server.process.wait(20) == 0
+        assert "finishing the requests that are open" in server.log()
+        assert "Traceback" not in server.log()
+
+
+def test_the_parents_end_stops_it_at_once_and_a_port_in_use_is_said() -> None:
+    with ServerProcess("--kv-memory", "16MiB") as server:
+        port = str(server.address[1])
+        refused = _run("--port", port)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"port {port} on 127.0.0.1 is in use" in refused.stderr
+        with server.post_raw(CHAT, chat(max_tokens=3000, stream=True)):
+            until(lambda: server.metric("generation_tokens_total") > 0)
+            assert server.process.stdin is not None
+            server.process.stdin.close()
+            assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log()
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reference_server", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin", **environment},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--allocator", "contiguous"), "available: paged"),
+        (("--kv-dtype", "fp8"), "available: auto, fp32"),
+        (("--preemption", "swap"), "available: recompute"),
+        (("--device", "cuda"), "available: cpu"),
+        (("--model", "/models/x"), "available: tiny"),
+        (("--kv-memory", "256"), "write a number and a unit"),
+        (("--kv-memory", "256Mib2"), "256Mib2"),
+        (("--kv-memory", "1KiB"), "too small"),
+        (("--block-size", "24"), "power of two"),
+        (("--block-size", "0"), "whole number from 1"),
+        (("--max-num-seqs", "-1"), "whole number"),
+        (("--port", "70000"), "65535"),
+        (("--host", "0.0.0.0"), "--api-key-env"),
+        (("--host", "192.0.2.1"), "--api-key-env"),
+        (("--api-key-env", "NOT_SET_ANYWHERE"), "not set"),
+        (("--colour", "red"), "--colour"),
+        (("--ailment", "x"), "--ailment"),
+    ],
+)
+def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: str) -> None:
+    done = _run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['--help']; import reference_server.__main__ as m\ntry:\n    m.main()\n"
+    )
+    code += "except SystemExit as e:\n    print('torch' in sys.modules, e.code)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False 0"
