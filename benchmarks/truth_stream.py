@@ -24,6 +24,9 @@ class Row:
     id: str
     received_ns: int
     writes_ns: list[int] = field(default_factory=list)
+    """When the transport had taken each content chunk."""
+    before_ns: list[int] = field(default_factory=list)
+    """Just before it was given to the transport: no client can have it earlier."""
     tokens: int = 0
     aborted: bool = False
 
@@ -179,16 +182,18 @@ class Answer:
         self._row.tokens += tokens
         if (k + 1) % options.coalesce == 0 or k + 1 == self._chunks:
             data, self._held = self._held, b""
+            before_ns = time.monotonic_ns()
             if options.split:
                 self._put(data[: len(data) // 2])
                 self._put(data[len(data) // 2 :])
             else:
                 self._put(data)
-            self._note_written()
+            self._note_written(before_ns)
 
-    def _note_written(self) -> None:
+    def _note_written(self, before_ns: int) -> None:
         """A chunk that was held back left together with those after it."""
         self._row.writes_ns += [time.monotonic_ns()] * self._held_chunks
+        self._row.before_ns += [before_ns] * self._held_chunks
         self._held_chunks = 0
 
     def _end(self, *, done: bool) -> None:
@@ -199,8 +204,9 @@ class Answer:
                 data += self._document({"choices": [], "usage": self._usage})
             data += b"data: [DONE]\n\n"
         if data:
+            before_ns = time.monotonic_ns()
             self._put(data)
-            self._note_written()
+            self._note_written(before_ns)
         self._write(b"0\r\n\r\n")
         self._finish()
         self._close(False)

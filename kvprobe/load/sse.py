@@ -27,7 +27,10 @@ class RawEvent(NamedTuple):
 
 
 class SseEvent(NamedTuple):
-    """The fields of one event (its name is `message` unless it says another); `data` is None when it has no data line (nothing to dispatch)."""
+    """The fields of one event; `event` is `message` unless it says another name.
+
+    `data` is None when there is no data line: nothing to dispatch.
+    """
 
     event: str
     data: bytes | None

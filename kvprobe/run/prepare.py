@@ -20,6 +20,9 @@ from kvprobe.run.progress import Progress
 
 log = logging.getLogger("kvprobe.run")
 
+_LOOKED_AT = 2000
+"""Planned requests whose length is checked against the model's limit before the load."""
+
 
 def prepare(options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack) -> Prepared:
     """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left."""
@@ -72,14 +75,15 @@ def _check_lengths(workload: Workload, calibration: Calibration, target: targets
     if limit is None:
         return
     source = PromptSource(workload, calibration, "")
-    first = source.request(source.total - 1 if source.total else 0)
-    needed = first.asked_prompt_tokens + first.asked_completion_tokens
+    planned = [source.request(index) for index in range(min(source.total or _LOOKED_AT, _LOOKED_AT))]
+    longest = max(planned, key=lambda r: r.asked_prompt_tokens + r.asked_completion_tokens)
+    needed = longest.asked_prompt_tokens + longest.asked_completion_tokens
     if needed > limit:
         raise UsageError(
             Problem(
                 "too_long",
-                f"a request of this workload needs {needed} tokens ({first.asked_prompt_tokens} in, "
-                f"{first.asked_completion_tokens} out) and the model's limit is {limit}",
+                f"a request of this workload needs {needed} tokens ({longest.asked_prompt_tokens} in, "
+                f"{longest.asked_completion_tokens} out) and the model's limit is {limit}",
                 "shorten the prompt or output in the workload, or raise the server's max model length",
             )
         )

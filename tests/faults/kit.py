@@ -81,8 +81,12 @@ class Exchange:
         await self.request()
         await self.send(OK_HEAD, *(http_chunk(event) for event in events))
 
-    def reset(self) -> None:
-        """Close with RST: linger 0 makes the kernel throw the connection away."""
+    async def reset(self, after_s: float = 0.1) -> None:
+        """Close with RST: linger 0 makes the kernel throw the connection away.
+
+        The peer's kernel may throw away what it has not read by then, so the peer is given time.
+        """
+        await asyncio.sleep(after_s)
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()

@@ -26,10 +26,8 @@ def check_against_truth(record, row, chunks=TOKENS):
     stamps = [record.first_token_ns]
     for gap in record.gaps_ns:
         stamps.append(stamps[-1] + gap)
-    # The server notes a write when the call returns; the bytes are on their way a moment before.
-    slack_ns = 3_000_000
-    assert all(ours > theirs - slack_ns for ours, theirs in zip(stamps, row["writes_ns"], strict=True))
-    assert record.sent_ns <= row["received_ns"] + slack_ns
+    assert all(ours > theirs for ours, theirs in zip(stamps, row["before_ns"], strict=True))
+    assert record.sent_ns < row["received_ns"]
 
 
 def test_plain():
@@ -45,10 +43,10 @@ def test_plain():
 @pytest.mark.parametrize("mode", ["none", "immediate", "with-first"])
 def test_role_chunk(mode):
     """An early role chunk is the first chunk, never the first token."""
-    (record,), (row,) = measure("--role-chunk", mode)
+    (record,), (row,) = measure("--role-chunk", mode, "--ttft", "400")
     check_against_truth(record, row)
-    assert record.first_token_ns - record.sent_ns > 55e6
-    early = record.first_chunk_ns - record.sent_ns < 40e6
+    assert record.first_token_ns - record.sent_ns > 395e6
+    early = record.first_token_ns - record.first_chunk_ns > 100e6
     assert early == (mode == "immediate")
 
 
@@ -127,12 +125,12 @@ def test_jitter():
 
 def test_stall():
     """The late chunk is one long gap, at its place."""
-    records, rows = measure("--stall-at", "3", "--stall-ms", "200", "--stall-every", "2", requests=2)
+    records, rows = measure("--stall-at", "3", "--stall-ms", "500", "--stall-every", "2", requests=2)
     for record, row in zip(records, rows, strict=True):
         check_against_truth(record, row)
-    assert max(records[0].gaps_ns) < 150e6
+    assert max(records[0].gaps_ns) < 500e6
     assert records[1].gaps_ns.index(max(records[1].gaps_ns)) == 2
-    assert records[1].gaps_ns[2] > 200e6
+    assert records[1].gaps_ns[2] > 500e6
 
 
 def test_cap():

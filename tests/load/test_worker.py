@@ -77,7 +77,7 @@ def test_warm_up_by_time_then_duration(spool):
     measured = [r for r in driven.spooled().records if not r.warmup]
     assert measured
     first = min(r.intended_ns for r in measured)
-    assert max(r.sent_ns for r in measured) - first < 600e6
+    assert max(r.sent_ns for r in measured) - first < 2e9
 
 
 def test_open_loop_keeps_the_schedules_instants(spool):
