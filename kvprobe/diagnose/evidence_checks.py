@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
@@ -115,12 +116,23 @@ def usage_missing(view: View) -> Iterator[Issue]:
 
 
 def shared_cores(view: View) -> Iterator[Issue]:
-    target = view.fact("target")
-    bundled = isinstance(target, dict) and target.get("bundled") is True
-    if bundled or any(s.metric == "server.cpu_s_total" for s in view.run.samples):
+    if _on_this_machine(view):
         cores = view.run.environment.get("cpu_usable") or view.run.environment.get("cpu_count")
         told = f"this machine's {cores} cores" if isinstance(cores, int) else "the cores of this machine"
         yield Issue("warning", "warning", f"client and server share {told}: each takes time from the other")
+
+
+def _on_this_machine(view: View) -> bool:
+    """The bundled server, a process that could be watched, or a loopback address."""
+    target = view.fact("target")
+    if isinstance(target, dict) and target.get("bundled") is True:
+        return True
+    try:
+        host = urlsplit(view.summary.target or "").hostname or ""
+    except ValueError:  # no URL at all, in a run directory that something else wrote
+        host = ""
+    local = host in ("localhost", "::1") or host.startswith("127.")
+    return local or any(s.metric == "server.cpu_s_total" for s in view.run.samples)
 
 
 def samples_missing(view: View) -> Iterator[Issue]:

@@ -10,6 +10,7 @@ the end it would let the body be reused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_low
 from typing import Any
@@ -25,8 +26,9 @@ MAX_PROMPTS = 2_000
 MAX_BYTES = 64 << 20
 MIN_GAIN = 0.05
 """A segment is called unstable when moving it raises the reachable hit rate by this much."""
-EXCERPT_BEFORE_CHARS = 24
-EXCERPT_CHARS = 96
+EXCERPT_BEFORE_CHARS = 40
+EXCERPT_CHARS = 72
+_DIVERGENCE = ("diverge_token", "diverge_before", "diverge_texts", "changing_tokens", "shared_body_tokens")
 
 
 def analyse_prompts(
@@ -51,14 +53,9 @@ def analyse_prompts(
     if_moved = view.hit_rate(analysis.prompts, block, moved=True) if analysis.pairs else as_sent
     unstable = bool(analysis.pairs) and if_moved - as_sent >= MIN_GAIN
     value = _common_value(analysis, view, len(planned), block, block_size is None)
-    value["ceiling_hit_rate_as_sent"] = value["ceiling_as_sent"] = as_sent
-    value["ceiling_hit_rate_if_moved"] = value["ceiling_if_moved"] = if_moved if unstable else as_sent
-    value["divergence"] = divergence = _divergence(analysis, view) if unstable else None
-    if divergence is not None:
-        value["diverge_token"] = divergence["token_index"]
-        value["diverge_texts"] = [divergence["text_a"], divergence["text_b"]]
-        value["shared_body_tokens"] = divergence["common_after_tokens"]
-        value["changing_tokens"] = divergence["unstable_segment_tokens"]
+    value["ceiling_as_sent"] = as_sent
+    value["ceiling_if_moved"] = if_moved if unstable else as_sent
+    value |= _divergence(analysis, view) if unstable else dict.fromkeys(_DIVERGENCE)
     return [Fact(name="prompt_layout", value=value, source="prompt_layout")]
 
 
@@ -84,7 +81,6 @@ def _common_value(analysis: Analysis, view: _View, given: int, block: int, assum
         "groups": analysis.groups,
         "block_size": block,
         "block_size_assumed": assumed,
-        "common_prefix_tokens": common,
         "shared_prefix_tokens": common,
     }
 
@@ -116,7 +112,7 @@ class _View:
         ends = np.cumsum(sizes)
         self._known += self._tokens_of(request.text())
         self._estimated += int(ends[-1]) if len(ends) else 0
-        return Prompt(pieces, ids, ends, request.asked_prompt_tokens)
+        return Prompt(pieces, ids, ends, request.asked_prompt_tokens, warmup=request.warmup)
 
     def _size(self, piece: str) -> int:
         size = self._sizes.get(piece)
@@ -125,7 +121,10 @@ class _View:
         return size
 
     def hit_rate(self, prompts: Sequence[Prompt], block: int, *, moved: bool) -> float:
-        """Reuse by a cache of unlimited size; with `moved`, unstable segments stand at the end."""
+        """Reuse by a cache of unlimited size; with `moved`, unstable segments stand at the end.
+
+        Warm-up prompts enter the cache and are not counted.
+        """
         cache = InfinitePrefixCache(max(round(block / self.scale), 1))
         reused = total = 0
         for prompt in prompts:
@@ -133,8 +132,10 @@ class _View:
             for piece in _moved(prompt) if moved else prompt.pieces:
                 row.extend(self._view.piece(piece))
             row += self._view.marker("after", round(prompt.asked_tokens / self.scale) - len(row))
-            reused += cache.admit(row)
-            total += len(row)
+            hits = cache.admit(row)
+            if not prompt.warmup:
+                reused += hits
+                total += len(row)
         return reused / total if total else 0.0
 
     def common_tokens(self, a: str, b: str) -> int:
@@ -160,14 +161,14 @@ def _divergence(analysis: Analysis, view: _View) -> dict[str, Any]:
     pair = analysis.pairs[number]
     a, b = analysis.prompts[pair.a], analysis.prompts[pair.b]
     lengths = [_segment_tokens(p) for p in _parted(analysis)]
+    common_after = median_low([p.common_after_tokens for p in analysis.pairs])
+    before, texts = _excerpts(a, b, pair)
     return {
-        "token_index": index,
-        "text_a": _excerpt(a, pair.at),
-        "text_b": _excerpt(b, pair.at),
-        "unstable_segment_tokens": round(median_low(lengths) * view.scale),
-        "common_after_tokens": round(
-            median_low([p.common_after_tokens for p in analysis.pairs]) * view.scale
-        ),
+        "diverge_token": index,
+        "diverge_before": before,
+        "diverge_texts": texts,
+        "changing_tokens": round(median_low(lengths) * view.scale),
+        "shared_body_tokens": round(common_after * view.scale),
     }
 
 
@@ -186,8 +187,12 @@ def _token_index(analysis: Analysis, view: _View, pair: Pair) -> int:
     return view.template_tokens + round((b.tokens_before(pair.at) + inside) * view.scale)
 
 
-def _excerpt(prompt: Prompt, at: int) -> str:
-    """Text around the parting point; foreign text, to be cleaned by whoever shows it."""
-    before = "".join(prompt.pieces[max(at - EXCERPT_BEFORE_CHARS, 0) : at])[-EXCERPT_BEFORE_CHARS:]
-    after = "".join(prompt.pieces[at : at + EXCERPT_CHARS])
-    return (before + after)[:EXCERPT_CHARS]
+def _excerpts(a: Prompt, b: Prompt, pair: Pair) -> tuple[str, list[str]]:
+    """The text up to the first character that differs, and how each of the two goes on from there.
+
+    Foreign text, to be cleaned by whoever shows it.
+    """
+    one, other = "".join(a.pieces[pair.at :][:EXCERPT_CHARS]), "".join(b.pieces[pair.at :][:EXCERPT_CHARS])
+    same = len(os.path.commonprefix([one, other]))
+    before = "".join(b.pieces[max(pair.at - EXCERPT_BEFORE_CHARS, 0) : pair.at]) + other[:same]
+    return before[-EXCERPT_BEFORE_CHARS:], [text[same:][:EXCERPT_CHARS] for text in (one, other)]

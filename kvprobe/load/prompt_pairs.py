@@ -38,6 +38,7 @@ class Prompt:
     ids: Ids
     ends: Ids
     asked_tokens: int
+    warmup: bool = False
     partner: int | None = None
     common: int = 0
     """Pieces shared with the partner from the start."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
@@ -274,10 +274,14 @@ class PromptSource:
         tail = (known.template_tokens or 0) - (known.template_prefix_tokens or 0)
         return max((known.system_template_tokens or 0) - (known.system_template_prefix_tokens or 0) - tail, 0)
 
-    def ceiling_hit_rate(self, order: Sequence[int], block_size: int | None) -> float | None:
+    def ceiling_hit_rate(
+        self, order: Sequence[int], block_size: int | None, warmup: Container[int] = ()
+    ) -> float | None:
         """What a block prefix cache of unlimited size could serve of these prompts in this order.
 
-        `order` holds request numbers (`plan_index`) as they were sent. Null when there are none.
+        `order` holds request numbers (`plan_index`) as they were sent. Those of the warm-up (the
+        first ones, and what `warmup` names) fill the cache and are not counted. Null when nothing
+        is counted.
         """
         block = block_size or DEFAULT_BLOCK_TOKENS
         cache: InfinitePrefixCache | None = None
@@ -286,8 +290,10 @@ class PromptSource:
             if cache is None:
                 # Where sizes are assumed, a stand-in is not one token: blocks scale with them.
                 cache = InfinitePrefixCache(max(round(block * len(tokens) / planned.asked_prompt_tokens), 1))
-            reused += cache.admit(tokens)
-            total += len(tokens)
+            hits = cache.admit(tokens)
+            if not planned.warmup and planned.index not in warmup:
+                reused += hits
+                total += len(tokens)
         return reused / total if total else None
 
     def token_rows(self, order: Sequence[int]) -> Iterator[tuple[PlannedRequest, Sequence[int]]]:

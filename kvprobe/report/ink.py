@@ -56,13 +56,13 @@ class Ink:
             grid.add_row(self.text(label, label_style), body)
         self.console.print(grid)
 
-    def sparkline(self, points: Sequence[tuple[float, float]], width: int) -> Text:
-        """Values 0-1 over time, drawn from 0 to 1; a column shows the largest value that falls into it.
+    def sparkline(self, points: Sequence[tuple[float, float]], width: int, top: float = 1.0) -> Text:
+        """Values over time, drawn from 0 to `top`; a column shows the largest value that falls into it.
 
         A column without a reading repeats nothing: it stays empty.
         """
         levels = BLOCKS if self.unicode else ASCII_LEVELS
-        return Text("".join(" " if v is None else _level(v, levels) for v in columns(points, width)))
+        return Text("".join(" " if v is None else _level(v / top, levels) for v in columns(points, width)))
 
 
 def _level(value: float, levels: str) -> str:

@@ -16,6 +16,7 @@ SHOWN = ("p50", "p95", "p99")
 FROM_SCHEDULE_DIFFERS = 0.01
 """Latency from the schedule is shown where it differs from latency from sent by so much."""
 SPARK_MAX = 60
+SPARK_SCALES = (0.1, 0.25, 0.5, 1.0)
 ROOMY_COLUMNS = 96
 """From here on the table has wider gaps; below, each cell of it still fits 80 columns."""
 
@@ -142,11 +143,13 @@ def _kv_use(ink: Ink, summary: Summary) -> Text:
     usage = summary.metrics.kv_usage
     if usage.max is None:
         return ink.text(usage.reason or "not known")
-    told = f"  max {percent(usage.max)} in {whole(usage.samples)} readings"
+    # On a scale to 100 % a pool that is nearly empty is a flat line: the scale is said.
+    top = next((t for t in SPARK_SCALES if usage.max <= t), 1.0)
+    told = f"  max {percent(usage.max)} (scale 0-{100 * top:.0f} %), {whole(usage.samples)} readings"
     room = max(8, min(SPARK_MAX, ink.console.width - LABEL_WIDTH - 4 - len(told)))
     preempted = summary.metrics.preemptions
     extra = f", {whole(preempted)} preemptions" if preempted else ""
-    line = ink.sparkline(usage.points, room)
+    line = ink.sparkline(usage.points, room, top)
     line.append_text(ink.text(told + extra))
     return line
 

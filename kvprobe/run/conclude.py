@@ -117,16 +117,19 @@ def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
     plan indices: they are a pure function of workload, calibration and salt."""
     source = PromptSource(prepared.workload, prepared.calibration, prepared.salt)
     sent = sorted((r for r in data.records if r.sent_ns is not None), key=lambda r: r.sent_ns or 0)
-    order = [r.plan_index for r in sent]
+    planned = [source.request(r.plan_index) for r in sent]
+    for request, record in zip(planned, sent, strict=True):
+        request.warmup = record.warmup
     block_size = _block_size(data)
     facts = analyse_prompts(
-        [source.request(index) for index in order],
+        planned,
         source.tokens_of,
         block_size,
         prepared.calibration.template_prefix_tokens or 0,
     )
     aimed = source.aimed_hit_rate(block_size)
-    ceiling = source.ceiling_hit_rate(order, block_size)
+    warmup = {r.plan_index for r in sent if r.warmup}
+    ceiling = source.ceiling_hit_rate([r.plan_index for r in sent], block_size, warmup)
     facts.append(Fact(name="prefix_hit_rate_aimed", value=aimed, unit="ratio", source="workload"))
     facts.append(Fact(name="prefix_hit_rate_ceiling", value=ceiling, unit="ratio", source="prompts sent"))
     return facts

@@ -222,11 +222,20 @@ def test_warnings_of_samples_and_endings() -> None:
     assert "restarted" in warnings(restarted)
 
 
+def replace_target(made: Made, url: str) -> Made:
+    made.facts = [f for f in made.facts if f.name != "target"]
+    return made.fact("target", {"base_url": url, "model": "tiny", "bundled": False})
+
+
 def test_client_and_server_on_one_machine() -> None:
     assert "share this machine's 2 cores" in warnings(healthy())
     remote = healthy()
     remote.facts = [f for f in remote.facts if f.name != "target"]
     assert "share" not in warnings(remote)
+    local = replace_target(healthy(), "http://127.0.0.1:8000")
+    assert "share" in warnings(local)
+    assert "share" not in warnings(replace_target(healthy(), "http://10.1.2.3:8000"))
+    assert "share" not in warnings(replace_target(healthy(), "http://[oops"))
     remote.samples.append(Sample(t_ns=T0, metric="server.cpu_s_total", value=1.0))
     assert "share" in warnings(remote)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvprobe.load import stream
 from tests.faults.client import PATIENT, client_of, meet
 from tests.faults.kit import (
     DONE,
@@ -50,7 +51,9 @@ async def reset_in_the_head(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("fault", [reset_at_once, close_at_once, reset_in_the_head])
 def test_f4_reset_before_headers(fault):
-    record = meet(fault)
+    with serve(fault) as server, client_of(server.url) as client:
+        record = client.send()
+        assert server.connections == 1, "a new connection that fails is a failure, not a reason to retry"
     assert record.failure == "reset_before_headers"
     assert record.sent_ns is not None
     assert record.first_token_ns is None
@@ -148,6 +151,7 @@ def test_f8_hang_mid_stream():
     assert record.failure == "timeout_gap"
     assert "3 content chunks came" in record.failure_detail
     assert len(record.gaps_ns) == 2
+    assert 0.2e9 <= record.end_ns - record.last_token_ns < 4e9, "not the later limit of the first token"
 
 
 def test_f8_comments_do_not_keep_a_stream_alive():
@@ -328,18 +332,42 @@ def test_a_stale_kept_connection_is_retried_once_on_a_new_one():
     assert not client.connection.reused
 
 
-def test_a_reset_after_bytes_is_never_retried():
+@pytest.mark.parametrize(
+    ("bytes_before", "kind"),
+    [(OK_HEAD + http_chunk(chunk("a")), "reset_mid_stream"), (OK_HEAD[:20], "reset_before_headers")],
+    ids=["stream", "head"],
+)
+def test_a_reset_after_bytes_is_never_retried(bytes_before, kind):
     async def fault(exchange: Exchange) -> None:
         await exchange.stream(*WHOLE)
         await exchange.send(LAST_CHUNK)
-        await exchange.stream(chunk("a"))
+        await exchange.request()
+        await exchange.send(bytes_before)
         await exchange.reset()
 
     with serve(fault) as server, client_of(server.url) as client:
         client.send()
         record = client.send()
+        assert client.connection.reused
         assert server.connections == 1
-    assert record.failure == "reset_mid_stream"
+    assert record.failure == kind
+
+
+def test_a_server_that_had_the_request_and_then_died_is_not_asked_again(monkeypatch):
+    """Only a quick close says that the kept connection was stale."""
+    monkeypatch.setattr(stream, "STALE_S", 0.05)
+
+    async def fault(exchange: Exchange) -> None:
+        await exchange.stream(*WHOLE)
+        await exchange.send(LAST_CHUNK)
+        await exchange.request()
+        await exchange.reset(after_s=0.3)
+
+    with serve(fault) as server, client_of(server.url) as client:
+        client.send()
+        record = client.send()
+        assert server.connections == 1
+    assert record.failure == "reset_before_headers"
 
 
 def test_an_early_refusal_of_a_large_request_is_seen():

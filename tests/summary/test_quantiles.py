@@ -139,7 +139,7 @@ def test_values_of_one_cluster_count_for_little() -> None:
 
 def test_clustered_interval_covers_where_the_plain_one_does_not() -> None:
     rng = np.random.default_rng(11)
-    rounds, covered, plain = 300, 0, 0
+    rounds, covered, plain = 200, 0, 0
     for _ in range(rounds):
         values, owners = _clustered(rng, 60, 20)
         with_clusters, without = quantile(values, 0.5, owners), quantile(values, 0.5)
@@ -162,10 +162,10 @@ def test_correlated_values_can_be_too_few() -> None:
 
 def test_ratio_interval_covers_the_truth() -> None:
     rng = np.random.default_rng(13)
-    rounds, covered = 200, 0
+    rounds, covered = 100, 0
     for i in range(rounds):
         above, below = 3.0 * rng.lognormal(sigma=0.4, size=30), rng.lognormal(sigma=0.4, size=60)
-        found = median_ratio(above, below, seed=i, resamples=400)
+        found = median_ratio(above, below, seed=i, resamples=300)
         assert found.lo is not None
         assert found.hi is not None
         covered += found.lo <= 3.0 <= found.hi

@@ -8,7 +8,7 @@ from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.diagnose.rules.base import Outcome
 from kvprobe.diagnose.view import View
 from kvprobe.summary.quantiles import Quantile, Ratio
-from kvprobe.summary.units import seconds
+from kvprobe.summary.units import seconds, whole
 
 
 def prefix_effect(view: View) -> Outcome:
@@ -42,8 +42,8 @@ def _median(q: Quantile | None) -> str:
 def _ttft_sentence(c: Contrast) -> str:
     ratio = c.ttft_ratio
     who = (
-        f"{_median(c.ttft_cold)} for {len(c.cold)} cold requests ({c.families} prefixes) against "
-        f"{_median(c.ttft_warm)} for {len(c.warm)} warm ones"
+        f"{_median(c.ttft_cold)} for {whole(len(c.cold))} cold requests ({whole(c.families)} prefixes) "
+        f"against {_median(c.ttft_warm)} for {whole(len(c.warm))} warm ones"
     )
     if ratio is None or ratio.value is None:
         return f"TTFT: median {who}."
@@ -75,7 +75,8 @@ def _decode_sentences(c: Contrast) -> list[str]:
 def _decode_verdict(decode: Decode, told: str) -> str:
     lo, hi = decode.ratio.lo, decode.ratio.hi
     if decode.verdict == "unchanged" and lo is not None and hi is not None:
-        return f"Decode did not change, to within {100 * max(abs(lo - 1.0), abs(hi - 1.0)):.0f} %: {told}."
+        width = max(1.0, 100 * max(abs(lo - 1.0), abs(hi - 1.0)))
+        return f"Decode did not change, to within {width:.0f} %: {told}."
     if decode.verdict == "differs":
         return f"Decode differed: {told}; prefix caching itself does not explain that."
     return f"Whether decode changed cannot be told to within {100 * UNCHANGED:.0f} %: {told}."

@@ -16,7 +16,7 @@ from kvprobe.diagnose.rules.prefix_facts import (
 from kvprobe.diagnose.view import View
 from kvprobe.summary.units import percent, seconds, whole
 
-QUOTED_CHARS = 48
+CHARS_BEFORE, CHARS_AFTER = 16, 12
 
 
 def layout_unstable(view: View) -> Candidate | None:
@@ -67,10 +67,18 @@ def layout_unstable(view: View) -> Candidate | None:
 
 
 def _quoted(texts: list[str]) -> str:
-    """The first of the texts, short enough for a sentence."""
-    if not texts:
-        return ""
-    return f' ("{texts[0][:QUOTED_CHARS]}{"..." if len(texts[0]) > QUOTED_CHARS else ""}")'
+    """Both texts around the first character that differs, short enough for a sentence."""
+    around = parting(texts)
+    return f' ("{around[0]}" in one, "{around[1]}" in another)' if len(around) == 2 else ""
+
+
+def parting(texts: list[str]) -> list[str]:
+    """The first two texts, cut to a few characters before and after they part."""
+    if len(texts) < 2:
+        return []
+    common = next((i for i, (a, b) in enumerate(zip(*texts[:2], strict=False)) if a != b), 0)
+    start = max(0, common - CHARS_BEFORE)
+    return [t[start : common + CHARS_AFTER] for t in texts[:2]]
 
 
 def _saving(view: View) -> Evidence:
@@ -79,13 +87,27 @@ def _saving(view: View) -> Evidence:
     ratio = found.ttft_ratio if found is not None else None
     cold, warm = (found.ttft_cold, found.ttft_warm) if found is not None else (None, None)
     if ratio is None or cold is None or warm is None or cold.value is None or warm.value is None:
-        return evidence(
-            "ttft_s", "what it would save in TTFT is not known: too few requests of this run hit the cache"
-        )
+        return _saving_in_tokens(view)
     return evidence(
         "ttft_s",
         f"requests of this run that hit had a median TTFT of {seconds(warm.value)}, "
         f"others {seconds(cold.value)}",
         ttft_hit_p50=(warm.value, "s"),
         ttft_miss_p50=(cold.value, "s"),
+    )
+
+
+def _saving_in_tokens(view: View) -> Evidence:
+    """No request of this run hit: the prefill that a hit would skip is known, the time is not."""
+    body, prompt = view.summary.layout.shared_body_tokens, view.summary.metrics.prompt_tokens.got_median
+    skipped = (
+        f"a hit would skip the prefill of {whole(body)} of {whole(prompt)} tokens; "
+        if body and prompt
+        else ""
+    )
+    return evidence(
+        "ttft_s",
+        f"{skipped}what that saves in TTFT is not known: too few requests of this run hit the cache",
+        shared_body_tokens=(body, "tokens"),
+        prompt_tokens=(prompt, "tokens"),
     )
