@@ -28,7 +28,11 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
         return
     from kvprobe.report.terminal import render_run
 
-    render_run(summary, diagnosis, console(no_color=no_color), banner=_banner(data))
+    screen = console(no_color=no_color)
+    with screen.capture() as capture:
+        render_run(summary, diagnosis, screen, banner=_banner(data))
+    # Tables are padded to their width; what is pasted into a ticket should not be.
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
     sys.stdout.flush()
 
 

@@ -77,8 +77,9 @@ def run(args: argparse.Namespace) -> int:
     names = ("target", "model", "metrics", "api_key_env", "serve_args", "users", "rate", "duration")
     from_environment(args, {**dict.fromkeys(names, str), "out": Path})
     from kvprobe.cli.present import present
+    from kvprobe.run.options import RunOptions
     from kvprobe.run.progress import choose
-    from kvprobe.run.session import RunOptions, conduct
+    from kvprobe.run.session import conduct
 
     options = RunOptions(
         workload=args.workload,

@@ -10,7 +10,6 @@ the end it would let the body be reused.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_low
 from typing import Any
@@ -193,6 +192,7 @@ def _excerpts(a: Prompt, b: Prompt, pair: Pair) -> tuple[str, list[str]]:
     Foreign text, to be cleaned by whoever shows it.
     """
     one, other = "".join(a.pieces[pair.at :][:EXCERPT_CHARS]), "".join(b.pieces[pair.at :][:EXCERPT_CHARS])
-    same = len(os.path.commonprefix([one, other]))
+    ends = min(len(one), len(other))
+    same = next((at for at in range(ends) if one[at] != other[at]), ends)
     before = "".join(b.pieces[max(pair.at - EXCERPT_BEFORE_CHARS, 0) : pair.at]) + other[:same]
     return before[-EXCERPT_BEFORE_CHARS:], [text[same:][:EXCERPT_CHARS] for text in (one, other)]

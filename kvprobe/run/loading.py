@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
 
 from kvprobe.errors import Exit, KvprobeError, Problem, StorageError
@@ -154,7 +155,7 @@ class _Steering:
     def _obey_signals(self) -> None:
         count = self.interrupts.count
         if count > self.signals_seen:
-            command = "drain" if self.signals_seen == 0 and count == 1 else "stop"
+            command: Literal["drain", "stop"] = "drain" if self.signals_seen == 0 and count == 1 else "stop"
             self.signals_seen = count
             self.worker.send(Command(command=command, reason="signal"))
             self.progress.close()

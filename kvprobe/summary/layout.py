@@ -25,8 +25,10 @@ class PromptLayout(msgspec.Struct, kw_only=True):
     """The same if the changing segment stood behind the shared body."""
     diverge_token: int | None = None
     """Index of the first token at which prompts that share a body part."""
+    diverge_before: str | None = None
+    """The text that both still share, up to the first character that differs; foreign text."""
     diverge_texts: list[str] = msgspec.field(default_factory=list)
-    """The text of two prompts at that point; foreign text."""
+    """How two prompts go on from there; foreign text."""
     shared_body_tokens: int | None = None
     """Tokens of the body that is the same behind the changing segment."""
     changing_tokens: int | None = None
@@ -50,6 +52,7 @@ def read_layout(facts: Iterable[Fact]) -> PromptLayout:
         ceiling_as_sent=_ratio(found.get("ceiling_as_sent")),
         ceiling_if_moved=_ratio(found.get("ceiling_if_moved")),
         diverge_token=_whole(found.get("diverge_token")),
+        diverge_before=before if isinstance(before := found.get("diverge_before"), str) else None,
         diverge_texts=[t for t in found.get("diverge_texts") or [] if isinstance(t, str)],
         shared_body_tokens=_whole(found.get("shared_body_tokens")),
         changing_tokens=_whole(found.get("changing_tokens")),

@@ -15,10 +15,35 @@ import pytest
 from kvprobe.report.document import diagnosis_schema, run_schema
 from tests.e2e.conftest import SMALL_SHARED, Server, kvprobe
 
-CONTRACT_COLUMNS = """request_id kind session turn intended_ns sent_ns first_byte_ns first_chunk_ns first_token_ns
-first_visible_ns last_token_ns end_ns gaps_ns prompt_tokens completion_tokens cached_tokens reasoning_tokens
-asked_prompt_tokens asked_completion_tokens prefix_id failure failure_detail status_code finish_reason worker warmup
-server_request_id""".split()
+CONTRACT_COLUMNS = [
+    "request_id",
+    "kind",
+    "session",
+    "turn",
+    "intended_ns",
+    "sent_ns",
+    "first_byte_ns",
+    "first_chunk_ns",
+    "first_token_ns",
+    "first_visible_ns",
+    "last_token_ns",
+    "end_ns",
+    "gaps_ns",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "asked_prompt_tokens",
+    "asked_completion_tokens",
+    "prefix_id",
+    "failure",
+    "failure_detail",
+    "status_code",
+    "finish_reason",
+    "worker",
+    "warmup",
+    "server_request_id",
+]
 
 
 def observations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -125,10 +150,10 @@ def test_few_cold_requests_are_too_few_to_speak(out: Path) -> None:
 
 
 def test_the_text_report_has_no_escapes_and_survives_ascii(out: Path) -> None:
-    result = kvprobe(
-        "run", "mixed_lengths", "--out", str(out), "--set", "requests=8", "--set", "output.tokens=4",
-        env={"TERM": "dumb", "NO_COLOR": "1", "LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-    )  # fmt: skip
+    plain = {"TERM": "dumb", "NO_COLOR": "1", "LANG": "C", "LC_ALL": "C"}
+    plain |= {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    short = ("--set", "requests=8", "--set", "output.tokens=4")
+    result = kvprobe("run", "mixed_lengths", "--out", str(out), *short, env=plain)
     assert result.code == 0, result.err
     assert "\x1b" not in result.out + result.err
     assert result.out.isascii()

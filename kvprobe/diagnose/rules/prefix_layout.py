@@ -14,9 +14,10 @@ from kvprobe.diagnose.rules.prefix_facts import (
     hit_evidence,
 )
 from kvprobe.diagnose.view import View
+from kvprobe.summary.layout import PromptLayout
 from kvprobe.summary.units import percent, seconds, whole
 
-CHARS_BEFORE, CHARS_AFTER = 16, 12
+CHARS_BEFORE, CHARS_AFTER = 28, 12
 
 
 def layout_unstable(view: View) -> Candidate | None:
@@ -32,7 +33,7 @@ def layout_unstable(view: View) -> Candidate | None:
     )
     seen = "not exported by the server" if got is None else percent(got)
     why = (
-        f"Prompts part at token {layout.diverge_token}{_quoted(layout.diverge_texts)}{shared}: "
+        f"Prompts part at token {layout.diverge_token}{_quoted(layout)}{shared}: "
         f"{percent(ceiling)} of the prompt tokens can be reused (got: {seen}); with the changing part moved "
         f"behind the shared one it would be {percent(moved)}."
     )
@@ -47,7 +48,7 @@ def layout_unstable(view: View) -> Candidate | None:
             ceiling_if_moved=(moved, "ratio"),
         ),
         *(
-            evidence(layout.source, f'prompt {"ab"[i]}: "{t}"')
+            evidence(layout.source, f'prompt {"ab"[i]}: "{layout.diverge_before or ""}" then "{t}"')
             for i, t in enumerate(layout.diverge_texts[:2])
         ),
         hit_evidence(view),
@@ -66,19 +67,14 @@ def layout_unstable(view: View) -> Candidate | None:
     )
 
 
-def _quoted(texts: list[str]) -> str:
-    """Both texts around the first character that differs, short enough for a sentence."""
-    around = parting(texts)
-    return f' ("{around[0]}" in one, "{around[1]}" in another)' if len(around) == 2 else ""
-
-
-def parting(texts: list[str]) -> list[str]:
-    """The first two texts, cut to a few characters before and after they part."""
-    if len(texts) < 2:
-        return []
-    common = next((i for i, (a, b) in enumerate(zip(*texts[:2], strict=False)) if a != b), 0)
-    start = max(0, common - CHARS_BEFORE)
-    return [t[start : common + CHARS_AFTER] for t in texts[:2]]
+def _quoted(layout: PromptLayout) -> str:
+    """The text before the first character that differs, and both texts behind it, short enough for
+    a sentence."""
+    if len(layout.diverge_texts) < 2:
+        return ""
+    one, another = (text[:CHARS_AFTER] for text in layout.diverge_texts[:2])
+    before = (layout.diverge_before or "")[-CHARS_BEFORE:]
+    return f' (after "{before}" comes "{one}" in one, "{another}" in another)'
 
 
 def _saving(view: View) -> Evidence:
