@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+P99_NEEDS = 299
+"""Requests that a p99 needs (one-sided 95 % bound)."""
 HEADINGS = (
     "client",
     "streams",
@@ -94,6 +96,7 @@ def table(runs: list[Run]) -> str:
 
 def cells(run: Run, base: Run | None) -> list[str]:
     """One row; `base` is aiohttp's run."""
+    enough = run.requests >= P99_NEEDS
     ratios = ["-", "-"]
     if base is not None and run is not base:
         ratios = [
@@ -107,8 +110,8 @@ def cells(run: Run, base: Run | None) -> list[str]:
         f"{run.requests}" + (f" ({run.failed} failed)" if run.failed else ""),
         f"{run.ttft_p50_ms:.1f} ({run.ttft_p50_true_ms:.1f})",
         f"{run.ttft_p50_error:+.1%}",
-        f"{run.ttft_p99_ms:.1f} ({run.ttft_p99_true_ms:.1f})",
-        f"{run.ttft_p99_error:+.1%}",
+        f"{run.ttft_p99_ms:.1f} ({run.ttft_p99_true_ms:.1f})" if enough else "n too small",
+        f"{run.ttft_p99_error:+.1%}" if enough else "-",
         f"{run.gap_p50_ms:.2f} ({run.gap_p50_true_ms:.2f})",
         f"{run.gap_p99_ms:.1f} ({run.gap_p99_true_ms:.1f})",
         f"{run.chunk_late_p99_ms:.2f}",
