@@ -40,9 +40,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TTFT_MS, ITL_MS, TOKENS = 200.0, 20.0, 32
 NOTES = """\
 - `error` compares the client's percentile with the same percentile of the server's own stamps.
-- `sent` is stamped just before the bytes go to the socket; aiohttp's is stamped when the connection is in hand, a
-  little earlier, so a part of its TTFT error is that earlier stamp.
-- `start in` counts the CPU of the process from its birth (imports and all), `start out` from the start signal on.
+- `sent` is stamped just before the bytes go to the socket; aiohttp's is stamped when the connection is in
+  hand, a little earlier, so a part of its TTFT error is that earlier stamp.
+- `start in` counts the CPU of the process from its birth (imports and all), `start out` from the start
+  signal on.
 """
 AIMS = "TTFT p50 error <= 1 % at 32 and 128, p99 within 5 % of the truth, CPU at 128 <= 1.2 x aiohttp"
 
