@@ -28,6 +28,27 @@ class Exit(IntEnum):
     STDOUT_CLOSED = 141
 
 
+_PRECEDENCE = (
+    Exit.SIGINT,
+    Exit.SIGTERM,
+    Exit.STORAGE,
+    Exit.INTERNAL,
+    Exit.USAGE,
+    Exit.TARGET,
+    Exit.ABORTED,
+    # What a reader has missed who closed our stdout: the verdict that was on it, but no failure.
+    Exit.STDOUT_CLOSED,
+    Exit.INVALID,
+    Exit.CHECK_FAILED,
+    Exit.OK,
+)
+
+
+def gravest(*codes: Exit) -> Exit:
+    """The code that wins when several things are true of one command."""
+    return min(codes, key=_PRECEDENCE.index, default=Exit.OK)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong, where, and what to do about it.
@@ -72,3 +93,11 @@ class StorageError(KvprobeError):
     """The disk is full, read-only or otherwise refuses."""
 
     exit_code = Exit.STORAGE
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM where there is nothing to drain. No `except Exception` swallows it."""
+
+    def __init__(self, exit_code: Exit) -> None:
+        super().__init__(exit_code.name)
+        self.exit_code = exit_code

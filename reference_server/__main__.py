@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
+from functools import partial
+from types import FrameType
 
 from reference_server.config import parse_arguments
 from reference_server.errors import ConfigError
@@ -18,6 +21,8 @@ from reference_server.listen import listen
 
 
 def main() -> int:
+    for number, code in ((signal.SIGINT, 128 + signal.SIGINT), (signal.SIGTERM, 0)):
+        signal.signal(number, partial(_stop_at_once, code))
     try:
         config = parse_arguments(sys.argv[1:], os.environ)
         logging.basicConfig(
@@ -35,6 +40,14 @@ def main() -> int:
     except ConfigError as error:
         _tell(str(error), as_json="--json" in sys.argv[1:])
         return 2
+
+
+def _stop_at_once(exit_code: int, number: int, frame: FrameType | None) -> None:
+    """Until it listens there is nothing to finish.
+
+    No exception: raised inside an import it may be swallowed there, and the server would go on.
+    """
+    os._exit(exit_code)
 
 
 def _tell(message: str, *, as_json: bool) -> None:

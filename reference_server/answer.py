@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,21 +77,23 @@ class Answer:
             self.on_close()
             for task in (writing, watching):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                    await task
+            await asyncio.gather(writing, watching, return_exceptions=True)
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._form.streamed:
-            await self._write_stream(send)
+            await self._write_stream(scope, receive, send)
         else:
             await self._write_whole(scope, receive, send)
 
-    async def _write_stream(self, send: Send) -> None:
+    async def _write_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Status and headers go out with the first token, so that a failure before it has a status."""
         writer = ChunkWriter(
             chat=self._form.chat, request_id=self._sequence.request_id, model=self._form.model
         )
         events = await self._stream.take()
+        if events[0].error is not None:
+            await error_response(RequestError(500, events[0].error))(scope, receive, send)
+            return
         headers = [*EVENT_STREAM_HEADERS, (b"x-request-id", self._sequence.request_id.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         count = 0
@@ -114,7 +115,7 @@ class Answer:
         # A token that ends inside a character has no text yet; its text comes with the next one.
         if not event.text and event.finished is None:
             return b""
-        return writer.token(event.text, event.finished)
+        return writer.token(event.text, event.finished, event.stopped_by)
 
     def _ending(self, writer: ChunkWriter, last: TokenEvent, num_output: int) -> bytes:
         if self._form.include_usage and last.error is None:
@@ -135,6 +136,7 @@ class Answer:
             model=self._form.model,
             text="".join(event.text for event in events),
             finished=last.finished or FinishReason.STOP,
+            stopped_by=last.stopped_by,
             numbers=self._usage(last, sum(event.token is not None for event in events)),
         )
         response = json_response(answer, headers={"x-request-id": self._sequence.request_id})

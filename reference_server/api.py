@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,9 +22,10 @@ from reference_server.config import ServerConfig
 from reference_server.detokenizer import TextStream
 from reference_server.engine import Engine
 from reference_server.errors import RequestError
-from reference_server.limits import BearerKey, HeaderLimit, Limits, read_json
+from reference_server.limits import BearerKey, HeaderLimit, Limits, parse_json, read_body, read_json
 from reference_server.metrics import Metrics
 from reference_server.models.tokenizer import Tokenizer
+from reference_server.parameters import refuse_unserved
 from reference_server.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -35,6 +37,8 @@ from reference_server.sampler import TokenChooser
 from reference_server.sequence import Sequence, Timeline
 from reference_server.streams import TokenStream
 from reference_server.wire import error_response, json_response
+
+GenerationT = TypeVar("GenerationT", ChatRequest, CompletionRequest)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -81,13 +85,19 @@ class Api:
 
     async def chat(self, request: Request) -> Answer:
         async with self._slot() as slot:
-            body = await read_json(request, ChatRequest, self._limits)
+            body = await self._read(request, ChatRequest)
             return slot.hand_over(self._answer(body, chat=True))
 
     async def completions(self, request: Request) -> Answer:
         async with self._slot() as slot:
-            body = await read_json(request, CompletionRequest, self._limits)
+            body = await self._read(request, CompletionRequest)
             return slot.hand_over(self._answer(body, chat=False))
+
+    async def _read(self, request: Request, kind: type[GenerationT]) -> GenerationT:
+        raw = await read_body(request, self._limits)
+        body = parse_json(raw, kind, self._limits)
+        refuse_unserved(raw)
+        return body
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_json(request, TokenizeRequest, self._limits)
@@ -136,7 +146,11 @@ class Api:
     async def _slot(self) -> AsyncIterator[_Slot]:
         """One of the open requests that are allowed; given back here unless an answer took it."""
         if self._open >= self._limits.streams:
-            raise RequestError(429, f"{self._limits.streams} requests are open already; try again")
+            raise RequestError(
+                429,
+                f"{self._limits.streams} requests are open already; try again",
+                headers={"retry-after": "1"},
+            )
         self._open += 1
         slot = _Slot(self._close_one)
         try:
@@ -173,6 +187,7 @@ class Api:
             chain=self._engine.chain(body.cache_salt),
             timeline=Timeline(arrived=time.monotonic()),
             stop_token=None if body.ignore_eos else self._tokenizer.eos_token,
+            min_tokens=body.checked_min_tokens(max_tokens),
         )
         stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
         form = AnswerForm(self._config.model, chat, body.stream, body.include_usage)
@@ -207,7 +222,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_response(RequestError(error.status_code, error.detail))
+    return error_response(RequestError(error.status_code, error.detail, headers=error.headers))
 
 
 async def _broken(request: Request, error: Exception) -> Response:

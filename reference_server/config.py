@@ -102,22 +102,32 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             raise ConfigError(
                 f"--api-key-env {key_variable}: that environment variable is not set or is empty"
             )
-    if not _is_loopback(options["host"]) and not options.get("api_key"):
-        raise ConfigError(
-            f"--host {options['host']} can be reached from outside; give a key with --api-key-env, "
-            "or serve 127.0.0.1"
-        )
+    refuse_open_host(options["host"], options["host"], options.get("api_key"))
     options["check_integrity"] = environment.get(INTEGRITY_VARIABLE, "") not in ("", "0")
     return ServerConfig(**options)
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+def refuse_open_host(host: str, address: str, api_key: str | None) -> None:
+    """Raise `ConfigError` where others could reach `address`, which is `host` or what it resolves to.
+
+    A name is let through: what it resolves to is asked about when it is bound.
+    """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        if api_key or ipaddress.ip_address(address).is_loopback:
+            return
     except ValueError:
-        return False
+        return
+    raise ConfigError(
+        f"--host {host} can be reached from outside; give a key with --api-key-env, or serve 127.0.0.1"
+    )
+
+
+def _host(text: str) -> str:
+    """An address or a name; an IPv6 address also in the brackets that a URL has."""
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not host:
+        raise argparse.ArgumentTypeError("an address or a name is needed, as 127.0.0.1")
+    return host
 
 
 class _Parser(argparse.ArgumentParser):
@@ -181,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preemption", "what a sequence does that gives its memory up")
     add("--device", "where to compute")
     add("--threads", "CPU threads of the matrix products", type=_whole(1, 1024), metavar="N")
-    add("--host", "address to bind")
+    add("--host", "address to bind", type=_host)
     add("--port", "0 takes a free one", type=_whole(0, MAX_PORT), metavar="PORT")
     parser.add_argument(
         "--api-key-env", metavar="VAR", help="environment variable that holds the key clients must send"

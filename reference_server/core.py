@@ -138,8 +138,9 @@ class EngineCore:
 
     def _accept(self, sequence: Sequence, token: int, now: float) -> Output:
         """Append a sampled token and see whether the request ends with it."""
+        may_stop = sequence.may_stop
         sequence.tokens.append(token)
-        text = sequence.text.push(token)
+        text = sequence.text.push(token, may_stop=may_stop)
         if token == sequence.stop_token or sequence.text.stopped_by is not None:
             sequence.finished = FinishReason.STOP
         elif sequence.num_output_tokens >= sequence.max_tokens:
@@ -148,7 +149,10 @@ class EngineCore:
         if sequence.finished:
             text += sequence.text.finish()
             self._forget(sequence)
-        return sequence.request_id, TokenEvent(token, text, sequence.cached_tokens, sequence.finished)
+        event = TokenEvent(
+            token, text, sequence.cached_tokens, sequence.finished, stopped_by=sequence.text.stopped_by
+        )
+        return sequence.request_id, event
 
     def _account_token(self, sequence: Sequence, now: float) -> None:
         timeline, metrics = sequence.timeline, self._metrics
@@ -171,12 +175,14 @@ class EngineCore:
         error = "the KV cache has no room for this request"
         return sequence.request_id, TokenEvent(None, "", finished=FinishReason.ERROR, error=error)
 
-    def fail_all(self, error: str) -> list[Output]:
-        """The last events of all requests, once the engine can compute no more."""
-        failed = self.request_ids
+    def give_up(self) -> None:
+        """Count what is unfinished as failed, once the engine can compute no more.
+
+        The memory's books may be what broke, so nothing is released; no request runs or waits.
+        """
+        self._metrics.finished[FinishReason.ERROR].inc(len(self._sequences))
         self._sequences.clear()
-        self._metrics.finished[FinishReason.ERROR].inc(len(failed))
-        return [(name, TokenEvent(None, "", finished=FinishReason.ERROR, error=error)) for name in failed]
+        self.state.running = self.state.waiting = 0
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

@@ -19,10 +19,13 @@ class TextStream:
         self._pending = ""
         self.stopped_by: str | None = None
 
-    def push(self, token: int) -> str:
-        """Text that became sendable by this token; empty when it ends inside a character."""
+    def push(self, token: int, *, may_stop: bool = True) -> str:
+        """Text that became sendable by this token; empty when it ends inside a character.
+
+        Where it may not stop yet, stop strings are text like any other, as in vLLM.
+        """
         self._pending += self._decoder.decode(self._tokenizer.token_bytes(token))
-        if not self._stops:
+        if not self._stops or not may_stop:
             sendable, self._pending = self._pending, ""
             return sendable
         return self._release_before_stop()

@@ -19,10 +19,12 @@ import torch
 from reference_server.core import EngineCore, Output
 from reference_server.kv.allocator import Allocator
 from reference_server.kv.prefix import HashChain
-from reference_server.sequence import Sequence
-from reference_server.streams import TokenStream, deliver
+from reference_server.sequence import FinishReason, Sequence
+from reference_server.streams import TokenEvent, TokenStream, deliver
 
 log = logging.getLogger(__name__)
+
+ENGINE_DIED = "the engine died; see the server's log"
 
 
 class Engine:
@@ -82,7 +84,8 @@ class Engine:
         except Exception as error:
             log.exception("the engine died")
             self.death = f"{type(error).__name__}: {error}"
-            self._send(self._core.fail_all("the engine died; see the server's log"))
+            self._core.give_up()
+            self._fail_streams()
             self._refuse_late_comers()
 
     def _take_commands(self) -> None:
@@ -110,7 +113,16 @@ class Engine:
         """A dead engine still answers: whoever was submitted meanwhile is told."""
         while not self._stopping:
             self._commands.get()()
-            self._send(self._core.fail_all("the engine died; see the server's log"))
+            self._fail_streams()
+
+    def _fail_streams(self) -> None:
+        """A last event for everyone who was told of no end.
+
+        That is more than the core's requests: a step that dies takes with it the events of those that
+        finished in it.
+        """
+        event = TokenEvent(None, "", finished=FinishReason.ERROR, error=ENGINE_DIED)
+        self._send([(request_id, event) for request_id in self._streams])
 
     def _warm_up(self, num_tokens: int, done: threading.Event) -> None:
         try:
@@ -123,11 +135,13 @@ class Engine:
 
     def _add(self, sequence: Sequence, stream: TokenStream) -> None:
         self._streams[sequence.request_id] = stream
-        self._core.add(sequence)
+        if self.death is None:
+            self._core.add(sequence)
 
     def _abort(self, request_id: str) -> None:
-        self._core.abort(request_id)
         self._streams.pop(request_id, None)
+        if self.death is None:
+            self._core.abort(request_id)
 
     def _stop(self) -> None:
         self._stopping = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class ConfigError(Exception):
     """The command line or environment cannot be served; one line, exit code 2."""
@@ -14,13 +16,20 @@ class RequestError(Exception):
     """
 
     def __init__(
-        self, status: int, message: str, *, kind: str | None = None, param: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind or KINDS.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
         self.param = param
+        self.headers = dict(headers or {})
 
 
 KINDS = {

@@ -31,6 +31,8 @@ class Limits:
     headers: int = 32 * 1024
     header_count: int = 100
     json_depth: int = 64
+    head_seconds: float = 10.0
+    """For a request's line and headers to arrive, from their first byte or the connection's start."""
     body_seconds: float = 10.0
     """For the body to arrive."""
     write_seconds: float = 30.0
@@ -108,8 +110,12 @@ def _too_large(limits: Limits) -> RequestError:
 
 
 async def read_json(request: Request, kind: type[BodyT], limits: Limits) -> BodyT:
-    """The body as a typed object; 400 with the place of the fault otherwise."""
-    body = await read_body(request, limits)
+    """The body as a typed object."""
+    return parse_json(await read_body(request, limits), kind, limits)
+
+
+def parse_json(body: bytes, kind: type[BodyT], limits: Limits) -> BodyT:
+    """A typed object; 400 with the place of the fault otherwise."""
     check_depth(body, limits.json_depth)
     try:
         return msgspec.json.decode(body, type=kind)
@@ -119,7 +125,9 @@ async def read_json(request: Request, kind: type[BodyT], limits: Limits) -> Body
         raise RequestError(400, f"the body is no valid JSON: {str(error)[:200]}") from error
 
 
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+# A string without an end runs to the end of the body: were it no match, each quote in it would be tried
+# anew, and the search would be quadratic.
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 _FIELD = re.compile(r"\$\.([A-Za-z_]{1,64})")
 
 

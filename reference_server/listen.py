@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from reference_server.config import ServerConfig
+from reference_server.config import ServerConfig, refuse_open_host
 from reference_server.errors import ConfigError
 
 BACKLOG = 2048
@@ -17,9 +17,10 @@ def listen(config: ServerConfig) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        refuse_open_host(config.host, str(address[0]), config.api_key)
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"--host {config.host}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {config.host}: {getattr(error, 'strerror', None) or error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -22,6 +22,7 @@ class StreamOptions(msgspec.Struct):
     """`stream_options`."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class Message(msgspec.Struct):
@@ -29,10 +30,11 @@ class Message(msgspec.Struct):
 
     role: str
     content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[Any] | None = None
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """Fields that both endpoints have. Unknown fields are ignored, as vLLM does."""
+    """Fields that both endpoints have; `parameters.py` has those that are refused."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -42,19 +44,28 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     top_p: TopP | None = None
     seed: Seed | None = None
     stop: Stops | None = None
-    n: int | None = None
     ignore_eos: bool = False
+    min_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
     cache_salt: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
-    logprobs: bool | int | None = None
 
     def check(self) -> None:
         """What the types do not say."""
-        if self.n not in (None, 1):
-            raise RequestError(400, f"n={self.n} is not supported; only n=1", param="n")
-        if self.logprobs:
-            raise RequestError(400, "logprobs are not supported", param="logprobs")
-        if self.stream_options is not None and not self.stream:
+        if self.stream_options is None:
+            return
+        if not self.stream:
             raise RequestError(400, "stream_options needs stream=true", param="stream_options")
+        if self.stream_options.continuous_usage_stats:
+            raise RequestError(400, "continuous_usage_stats is not supported", param="stream_options")
+
+    def checked_min_tokens(self, max_tokens: int) -> int:
+        """`min_tokens`, which `max_tokens` must not contradict."""
+        if self.min_tokens is not None and self.min_tokens > max_tokens:
+            raise RequestError(
+                400,
+                f"min_tokens={self.min_tokens} is more than the {max_tokens} tokens that may be generated",
+                param="min_tokens",
+            )
+        return self.min_tokens or 0
 
     def stops(self) -> list[str]:
         if self.stop is None:
@@ -91,18 +102,6 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[int | str]
-    echo: bool = False
-    suffix: str | None = None
-    best_of: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        if self.echo:
-            raise RequestError(400, "echo is not supported", param="echo")
-        if self.suffix:
-            raise RequestError(400, "suffix is not supported", param="suffix")
-        if self.best_of not in (None, 1):
-            raise RequestError(400, "best_of is not supported", param="best_of")
 
     def wanted_tokens(self) -> int | None:
         """OpenAI's default for this endpoint is 16."""
@@ -161,6 +160,8 @@ def encode_messages(
 
 
 def _text(message: Message) -> str:
+    if message.tool_calls:
+        raise RequestError(400, "tool_calls in a message are not supported", param="messages")
     if message.content is None:
         return ""
     if isinstance(message.content, str):

@@ -63,7 +63,7 @@ class ModelRunner:
     def _forbidden_for(self, sequences: list[Sequence]) -> torch.Tensor:
         forbidden = self._forbidden.repeat(len(sequences), 1)
         for row, sequence in enumerate(sequences):
-            if sequence.stop_token is None:
+            if sequence.stop_token is None or not sequence.may_stop:
                 forbidden[row, self._eos_token] = float("-inf")
         return forbidden
 
@@ -78,8 +78,7 @@ def _flatten(work: Sequences[Scheduled]) -> tuple[list[int], list[int], list[Tok
             item.sequence.num_computed,
             item.sequence.num_computed + item.count,
         )
-        block_ids = [block.block_id for block in sequence.blocks]
-        spans.append(TokenSpan(block_ids, start, item.count, len(tokens)))
+        spans.append(TokenSpan(sequence.block_table, start, item.count, len(tokens)))
         tokens.extend(sequence.tokens[start:end])
         positions.extend(range(start, end))
     return tokens, positions, spans

@@ -36,7 +36,9 @@ class TokenChooser:
         """`logits` of one position, forbidden tokens at minus infinity."""
         if self.greedy:
             return int(logits.argmax())
-        probabilities = torch.softmax(logits.double() / self._params.temperature, dim=-1)
+        # From the best logit down, so that the smallest temperature overflows to -inf and not to NaN.
+        below_best = logits.double() - float(logits.max())
+        probabilities = torch.softmax(below_best / self._params.temperature, dim=-1)
         ordered, ids = probabilities.sort(descending=True, stable=True)
         cumulative = ordered.cumsum(0)
         kept_mass = float(cumulative[-1])

@@ -85,7 +85,7 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.allocator.release(sequence)
+        self.preemption.drop(sequence)
 
     def schedule(self) -> Step:
         step = Step()
@@ -121,16 +121,12 @@ class Scheduler:
     def _schedule_waiting(self, step: Step, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
-            hit = self.allocator.begin(sequence)
-            count = min(len(sequence.tokens) - hit, budget)
-            if not self.allocator.extend(sequence, hit + count):
-                self.allocator.release(sequence)
+            if not self.preemption.admit(sequence, budget):
                 self._fail_if_alone(sequence, step)
                 return
             self.waiting.popleft()
             self.running.append(sequence)
-            sequence.num_computed = hit
-            sequence.num_committed_blocks = hit // self.allocator.block_size
+            count = min(sequence.num_pending, budget)
             step.admitted.append(sequence)
             step.work.append(Scheduled(sequence, count))
             budget -= count

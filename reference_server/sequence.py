@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reference_server.detokenizer import TextStream
-    from reference_server.kv.pool import Block
     from reference_server.kv.prefix import HashChain
     from reference_server.sampler import TokenChooser
 
@@ -49,9 +48,13 @@ class Sequence:
     chain: HashChain
     timeline: Timeline
     stop_token: int | None
+    min_tokens: int = 0
+    """Before so many are generated, neither end of sequence nor a stop string ends it."""
     num_computed: int = 0
-    blocks: list[Block] = field(default_factory=list)
+    block_table: list[int] = field(default_factory=list)
+    """Where its KV data lies: ids of blocks, in order. Only the allocator writes it."""
     num_committed_blocks: int = 0
+    """Of these, how many others can find; the allocator's own."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache when the request was first scheduled."""
     num_preemptions: int = 0
@@ -65,3 +68,8 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the next token may end it before its length does."""
+        return self.num_output_tokens >= self.min_tokens

@@ -17,6 +17,7 @@ import uvicorn
 from reference_server.api import Api
 from reference_server.build import build_core
 from reference_server.config import ServerConfig
+from reference_server.connection import Connection
 from reference_server.engine import Engine
 from reference_server.errors import ConfigError
 from reference_server.limits import Limits
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 DRAIN_S = 30
+WARM_UP_TOKENS = 512
+"""Of the first pass, which initialises what libraries leave to first use; more shows nothing more."""
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +52,7 @@ def serve(config: ServerConfig, listener: socket.socket) -> int:
 
 async def _serve(config: ServerConfig, engine: Engine, metrics: Metrics, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(engine.start, loop, config.max_num_batched_tokens)
+    await asyncio.to_thread(engine.start, loop, min(config.max_num_batched_tokens, WARM_UP_TOKENS))
     if engine.death is not None:
         raise ConfigError(f"the engine did not start: {engine.death}")
     limits = Limits(streams=config.max_streams)
@@ -57,7 +60,7 @@ async def _serve(config: ServerConfig, engine: Engine, metrics: Metrics, listene
     server = _Server(
         uvicorn.Config(
             api.app(),
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -129,4 +132,7 @@ async def _announce(server: uvicorn.Server, config: ServerConfig, listener: sock
     url = f"http://{host}:{port}"
     log.info("listening on %s", url)
     line = {"event": "listening", "url": url, "pid": os.getpid(), "model": config.model}
-    print(json.dumps(line), flush=True)
+    try:
+        os.write(1, json.dumps(line).encode() + b"\n")  # stdout, without a buffer to flush at exit
+    except OSError as error:
+        log.warning("nobody reads stdout (%s); serving all the same", error.strerror)

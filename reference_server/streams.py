@@ -18,6 +18,8 @@ class TokenEvent:
     text: str
     cached_tokens: int = 0
     finished: FinishReason | None = None
+    stopped_by: str | None = None
+    """The stop string that ended the request; None for every other end."""
     error: str | None = None
 
 

@@ -32,9 +32,9 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 def error_response(error: RequestError) -> Response:
     # After a refusal before the body was read, the rest of it must not be taken for a new request.
-    headers = {"connection": "close"} if error.status in (408, 413, 431) else {}
-    if error.status == 429:
-        headers["retry-after"] = "1"
+    headers = dict(error.headers)
+    if error.status in (408, 413, 431):
+        headers["connection"] = "close"
     return json_response(error_body(error), error.status, headers)
 
 
@@ -70,13 +70,13 @@ class ChunkWriter:
         self._after_text = (b"}" if chat else b"") + b',"logprobs":null,"finish_reason":'
         self._opened = False
 
-    def token(self, text: str, finished: FinishReason | None) -> bytes:
+    def token(self, text: str, finished: FinishReason | None, stopped_by: str | None = None) -> bytes:
         """One token; the first of a chat comes with the role, in one write."""
         chunk = self._before_text + _encode(text) + self._after_text
         if finished is None:
             chunk += b"null}]}\n\n"
         else:
-            chunk += b'"' + finished.value.encode() + b'","stop_reason":null}]}\n\n'
+            chunk += b'"' + finished.value.encode() + b'","stop_reason":' + _encode(stopped_by) + b"}]}\n\n"
         if self._chat and not self._opened:
             chunk = self._role() + chunk
         self._opened = True
@@ -91,7 +91,14 @@ class ChunkWriter:
 
 
 def whole_answer(
-    *, chat: bool, request_id: str, model: str, text: str, finished: FinishReason, numbers: dict[str, Any]
+    *,
+    chat: bool,
+    request_id: str,
+    model: str,
+    text: str,
+    finished: FinishReason,
+    stopped_by: str | None,
+    numbers: dict[str, Any],
 ) -> dict[str, Any]:
     """The answer to a request that does not stream."""
     choice: dict[str, Any] = {"index": 0}
@@ -99,7 +106,7 @@ def whole_answer(
         choice["message"] = {"role": "assistant", "content": text}
     else:
         choice["text"] = text
-    choice |= {"logprobs": None, "finish_reason": finished.value, "stop_reason": None}
+    choice |= {"logprobs": None, "finish_reason": finished.value, "stop_reason": stopped_by}
     return {
         "id": request_id,
         "object": "chat.completion" if chat else "text_completion",

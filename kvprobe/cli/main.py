@@ -5,14 +5,15 @@ Nothing heavy is imported here: `kvprobe --help` must answer at once.
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from kvprobe import __version__
-from kvprobe.cli import errors_out
+from kvprobe.cli import errors_out, streams
 from kvprobe.cli.options import Parser
-from kvprobe.errors import Exit, KvprobeError
+from kvprobe.errors import Exit, Interrupted, KvprobeError, Problem, gravest
 
 _DESCRIPTION = """\
 What the KV cache of an LLM server costs, how it behaves under load, and why it ran out.
@@ -39,40 +40,48 @@ def main(argv: Sequence[str]) -> int:
     as_json = "--json" in argv
     verbose = "-v" in argv or "--verbose" in argv
     try:
+        return _dispatch(argv)
+    except KvprobeError as error:
+        with streams.tolerant():
+            errors_out.report(error.problems, as_json=as_json)
+        return error.exit_code
+    except BrokenPipeError:
+        streams.silence_stdout()
+        return Exit.STDOUT_CLOSED
+    except KeyboardInterrupt as interrupt:
+        with streams.tolerant():
+            errors_out.report([Problem("interrupted", "stopped by a signal")], as_json=as_json)
+        return getattr(interrupt, "exit_code", Exit.SIGINT)
+    except Exception as error:
+        with streams.tolerant():
+            errors_out.report_defect(error, as_json=as_json, verbose=verbose)
+        return Exit.INTERNAL
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    try:
         parser = build_parser()
         args = parser.parse_args(list(argv))
         if args.command is None:
             parser.print_help()
-            return Exit.OK
-        code: int = args.func(args)
-        sys.stdout.flush()
-        return code
-    except KvprobeError as error:
-        errors_out.report(error.problems, as_json=as_json)
-        return error.exit_code
-    except BrokenPipeError:
-        _silence_stdout()
-        return Exit.STDOUT_CLOSED
-    except KeyboardInterrupt:
-        return Exit.SIGINT
+            code: int = Exit.OK
+        else:
+            code = args.func(args)
     except SystemExit as leaving:  # argparse: --help and --version
-        return int(leaving.code or 0)
-    except Exception as error:
-        errors_out.report_defect(error, as_json=as_json, verbose=verbose)
-        return Exit.INTERNAL
+        code = int(leaving.code or 0)
+    streams.emit("")  # what is still buffered
+    return code
 
 
-def _silence_stdout() -> None:
-    """Whoever read our stdout has gone; keep the interpreter from complaining about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(Exit.SIGTERM)
 
 
 def entry() -> None:
     """Console script."""
+    missing = streams.occupy_missing()
+    signal.signal(signal.SIGTERM, _terminated)
     code = main(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _silence_stdout()
-        code = Exit.STDOUT_CLOSED
+    if 1 in missing:
+        code = gravest(Exit.STDOUT_CLOSED, Exit(code))
     sys.exit(code)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
+
+from kvprobe.cli.streams import emit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 100
 """Columns when stdout is no terminal: files and pipes are read later on an unknown screen."""
+MIN_WIDTH = 80
 
 
 def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: bool, no_color: bool) -> None:
@@ -23,8 +27,7 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
     if as_json:
         from kvprobe.report.document import run_document
 
-        sys.stdout.write(json.dumps(run_document(data, summary, diagnosis), allow_nan=False) + "\n")
-        sys.stdout.flush()
+        emit(json.dumps(run_document(data, summary, diagnosis), allow_nan=False) + "\n")
         return
     from kvprobe.report.terminal import render_run
 
@@ -32,8 +35,7 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
     with screen.capture() as capture:
         render_run(summary, diagnosis, screen, banner=_banner(data))
     # Tables are padded to their width; what is pasted into a ticket should not be.
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
-    sys.stdout.flush()
+    emit("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def console(*, no_color: bool) -> Console:
@@ -41,18 +43,27 @@ def console(*, no_color: bool) -> Console:
     from rich.console import Console
 
     plain = (
-        no_color or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+        no_color
+        or bool(os.environ.get("NO_COLOR"))
+        or os.environ.get("TERM") == "dumb"
+        or not sys.stdout.isatty()
     )
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", PLAIN_WIDTH))
     return Console(
         no_color=plain,
         force_terminal=False if plain else None,
         color_system=None if plain else "auto",
-        width=width,
+        width=_width(),
         highlight=False,
         markup=False,
         emoji=False,
     )
+
+
+def _width() -> int:
+    """What the terminal or COLUMNS says. Below `MIN_WIDTH` a table would cut its numbers off; a
+    narrow screen wraps whole lines itself."""
+    found = shutil.get_terminal_size(fallback=(PLAIN_WIDTH, 24)).columns
+    return max(found, MIN_WIDTH)
 
 
 def _banner(data: RunData) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvprobe.cli.options import add_common
+from kvprobe.cli.streams import emit
 from kvprobe.errors import Exit, Problem, UsageError
 
 
@@ -53,7 +54,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.name is None:
-        print(json.dumps({"schemas": list(SCHEMAS)}) if args.json else "\n".join(SCHEMAS))
+        emit((json.dumps({"schemas": list(SCHEMAS)}) if args.json else "\n".join(SCHEMAS)) + "\n")
         return Exit.OK
     if args.name not in SCHEMAS:
         close = difflib.get_close_matches(args.name, SCHEMAS, n=1)
@@ -65,5 +66,5 @@ def run(args: argparse.Namespace) -> int:
                 f"{meant}available: {', '.join(SCHEMAS)}",
             )
         )
-    print(json.dumps(SCHEMAS[args.name](), indent=2, ensure_ascii=True))
+    emit(json.dumps(SCHEMAS[args.name](), indent=2, ensure_ascii=True) + "\n")
     return Exit.OK

@@ -25,10 +25,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from kvprobe import children
     from kvprobe.run.embedded import require_server_extra
 
     require_server_extra()
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [sys.executable, "-m", "reference_server", *args.server_args]
-    os.execv(sys.executable, command)
+    command = [*children.module_command("reference_server"), *args.server_args]
+    os.execve(sys.executable, command, children.environment())

@@ -17,7 +17,7 @@ def late_because_full(view: View, late_s: float) -> bool:
     A request that found all places taken leaves in the instant that another one ends: just before
     it was sent, as many were in flight as the workload allows.
     """
-    cap = in_flight_cap(view)
+    cap = view.summary.arrival.max_in_flight
     if cap is None:
         return False
     rows = [r for r in view.run.records if r.sent_ns is not None]
@@ -31,11 +31,3 @@ def late_because_full(view: View, late_s: float) -> bool:
         in_flight = bisect_left(starts, record.intended_ns) - bisect_right(ends, record.intended_ns)
         full += in_flight >= cap - 1
     return bool(late) and full >= FULL_SHARE * len(late)
-
-
-def in_flight_cap(view: View) -> int | None:
-    """The most requests in flight that an open loop allows; null for a closed loop or when not stated."""
-    arrival = view.run.workload.get("arrival")
-    stated = arrival.get("open") if isinstance(arrival, dict) else None
-    cap = stated.get("max_in_flight") if isinstance(stated, dict) else None
-    return cap if isinstance(cap, int) and not isinstance(cap, bool) and cap > 0 else None

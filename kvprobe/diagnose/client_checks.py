@@ -11,6 +11,7 @@ from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
+from kvprobe.summary.latency import dispatch_delay_s
 from kvprobe.summary.units import percent, plural, seconds, whole
 
 LATE_S = 0.010
@@ -22,6 +23,10 @@ SHARED_CHUNKS_SHARE = 0.10
 CPU_FULL_RATIO = 0.95
 CPU_FULL_SHARE = 0.10
 STOOD_STILL_S = 2.0
+STALLED_S = 0.1
+"""A lag from here on is told even if it was the only one: the slowest values may be the client's own."""
+HICCUP_SHARE = 0.05
+"""One late request among so many that it is at most this share of them says nothing about the rest."""
 
 
 def late_client(view: View) -> Iterator[Issue]:
@@ -30,13 +35,14 @@ def late_client(view: View) -> Iterator[Issue]:
     if lag is None or lag <= LATE_S:
         return
     metrics = view.summary.metrics
-    for name, reported in (("TTFT", metrics.ttft_s.p50), ("inter-chunk gap", metrics.gap_s.p50)):
+    for name, found in (("TTFT", metrics.ttft_s), ("inter-chunk gap", metrics.gap_s)):
+        which, reported = ("median", found.p50) if found.p50 is not None else ("mean", found.mean)
         if reported is not None and lag > LATE_SHARE * reported:
             yield Issue(
                 "invalid",
                 "late_client",
                 f"the client was late: its event loop woke {seconds(lag)} late at p99, "
-                f"{percent(lag / max(reported, 1e-9))} of the median {name} ({seconds(reported)})",
+                f"{percent(lag / max(reported, 1e-9))} of the {which} {name} ({seconds(reported)})",
                 {"loop_lag_p99": Quantity(lag, "s"), "reported": Quantity(reported, "s")},
             )
             return
@@ -72,17 +78,21 @@ def late_dispatch(view: View) -> Iterator[Issue]:
             facts,
         )
     elif ttft is None or p99 > LATE_SHARE * ttft:
+        late = sum(1 for r in view.measured if (d := dispatch_delay_s(r)) is not None and d > LATE_S)
+        # With too few requests for a p99 the worst one stands in, and that may be a hiccup.
+        hiccup = delay.p99 is None and late == 1 and late <= HICCUP_SHARE * delay.n
         yield Issue(
-            "invalid",
-            "late_client",
-            f"the client was late: requests left {seconds(p99)} after the schedule wanted them ({label}), "
-            "with room to send them",
+            "warning" if hiccup else "invalid",
+            "warning" if hiccup else "late_client",
+            f"the client was late: requests left {seconds(p99)} after the schedule wanted them ({label}; "
+            f"{late} of {whole(delay.n)} were late), with room to send them",
             facts,
         )
 
 
 def batched_reads(view: View) -> Iterator[Issue]:
-    """Gaps near zero between long ones, and the client itself took several chunks from one receive."""
+    """Gaps near zero between long ones, and several chunks were taken from one receive, or the client
+    was late. The gaps are wrong either way; it is the client's doing only if its loop was late."""
     gap = view.summary.metrics.gap_s
     if gap.p50 is None or gap.mean is None or gap.p50 >= BATCHED_GAP_SHARE * gap.mean:
         return
@@ -90,17 +100,28 @@ def batched_reads(view: View) -> Iterator[Issue]:
     shared = sum(r.shared_receive_chunks for r in view.ok)
     lag = loop_lag_p99_s(view)
     share = shared / chunks if chunks else 0.0
-    if share < SHARED_CHUNKS_SHARE and (lag is None or lag <= LATE_S):
+    late = lag is not None and lag > LATE_S
+    if share < SHARED_CHUNKS_SHARE and not late:
         return
+    was_late = late or lag is None
+    told = (
+        f"the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, "
+        f"and {percent(share)} of the chunks came in one receive together with an earlier one"
+    )
+    punctual = (
+        f"chunks came in batches: {told}, although the client was never late (loop lag p99 "
+        f"{seconds(lag or 0.0)}): the server, or a proxy before it, sends them together; chunk gaps and "
+        "TTFT of such streams describe the batches, not the tokens"
+    )
     yield Issue(
         "invalid",
-        "batched_reads",
-        f"the client read in batches: the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, "
-        f"and {percent(share)} of the chunks came in one receive together with an earlier one",
+        "batched_reads" if was_late else "batched_stream",
+        f"the client read in batches: {told}" if was_late else punctual,
         {
             "gap_p50": Quantity(gap.p50, "s"),
             "gap_mean": Quantity(gap.mean, "s"),
             "shared_receive_chunks": Quantity(share, "ratio"),
+            "loop_lag_p99": Quantity(lag, "s"),
         },
     )
 
@@ -137,11 +158,34 @@ def client_stood_still(view: View) -> Iterator[Issue]:
     """The client did not run at all for a while (stopped, suspended, starved)."""
     points = view.load_series("client.loop_lag_s")
     worst = max((v for _, v in points), default=0.0)
+    fact = {"stood_still": Quantity(worst, "s")}
     if worst >= STOOD_STILL_S:
         yield Issue(
             "invalid",
             "client_stood_still",
             f"the client stood still for {seconds(worst)} (stopped or suspended): "
             "nothing was measured meanwhile",
-            {"stood_still": Quantity(worst, "s")},
+            fact,
+        )
+    elif worst >= STALLED_S and worst > LATE_SHARE * (view.summary.metrics.ttft_s.p50 or 0.0):
+        long = sum(1 for _, v in points if v >= STALLED_S)
+        yield Issue(
+            "warning",
+            "warning",
+            f"the client's event loop stalled for up to {seconds(worst)} ({plural(long, 'stall')} of "
+            f"{seconds(STALLED_S)} or more): the slowest latencies may be the client's own",
+            fact,
+        )
+
+
+def lost_records(view: View) -> Iterator[Issue]:
+    """A run that ended as planned has a record of every request that was sent."""
+    lost = view.summary.requests.unfinished
+    if view.run.status == "complete" and lost:
+        yield Issue(
+            "invalid",
+            "lost_records",
+            f"{plural(lost, 'request')} of {whole(view.summary.requests.sent)} left no record although the "
+            "load ended as planned: the load generator failed on them (see log.txt)",
+            {"without_record": Quantity(lost, "count")},
         )

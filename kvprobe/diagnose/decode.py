@@ -62,7 +62,9 @@ def decode_contrast(
         if len(ratios) >= MIN_COLD:
             ratio = median_ratio(ratios, [1.0] * len(ratios), seed=3)
             return Decode(ratio, judge_ratio(ratio), method, len(ratios))
-    return Decode(plain, judge_ratio(plain), "plain", 0)
+    # Others' prefill is in the plain ratio: a difference may be all theirs, so it proves none of decode.
+    verdict = judge_ratio(plain)
+    return Decode(plain, "cannot_tell" if verdict == "differs" else verdict, "plain", 0)
 
 
 def judge_ratio(ratio: Ratio) -> Verdict:

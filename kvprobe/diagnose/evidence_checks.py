@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
 from urllib.parse import urlsplit
 
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.view import View
+from kvprobe.evidence.samples import Sample
 from kvprobe.summary import activity
 from kvprobe.summary.latency import NS
 from kvprobe.summary.units import percent, plural, seconds, whole
@@ -15,6 +18,8 @@ from kvprobe.summary.units import percent, plural, seconds, whole
 CONTAMINATION_TOKENS_SHARE = 0.01
 CLOCK_TOLERANCE_S = 1.0
 ASKED_TOLERANCE = 0.02
+BLIND_S, BLIND_STEPS, BLIND_MIN_STEPS = 2.0, 4.0, 4
+"""A gap between two readings is told from this length, and this many usual steps, on."""
 
 
 def no_success(view: View) -> Iterator[Issue]:
@@ -143,11 +148,28 @@ def samples_missing(view: View) -> Iterator[Issue]:
         yield Issue("warning", "warning", f"no server metrics: {view.facts('metrics_unavailable')[-1].value}")
     elif not scrapes:
         yield Issue("warning", "warning", "no server metrics were read")
-    elif failed:
+    else:
+        yield from _blind(scrapes)
+    if scrapes and failed and not view.facts("metrics_unavailable"):
         yield Issue("warning", "warning", f"{failed} of {plural(len(scrapes), 'metrics reading')} failed")
     if view.run.bad_lines:
         yield Issue(
             "warning", "warning", f"{plural(view.run.bad_lines, 'damaged line')} of the records skipped"
+        )
+
+
+def _blind(scrapes: list[Sample]) -> Iterator[Issue]:
+    """A long time without a reading, against the usual distance of two: the sampler stood still."""
+    times = sorted(s.t_ns for s in scrapes)
+    steps = [(b - a) * NS for a, b in pairwise(times)]
+    if len(steps) < BLIND_MIN_STEPS:
+        return
+    if max(steps) > max(BLIND_S, BLIND_STEPS * median(steps)):
+        yield Issue(
+            "warning",
+            "warning",
+            f"nothing was sampled for {seconds(max(steps))} (usually every {seconds(median(steps))}): peaks "
+            "of memory, KV use and queue in that time are not known",
         )
 
 

@@ -10,17 +10,19 @@ from kvprobe.diagnose.model import Quantity
 Code = Literal[
     "late_client",
     "batched_reads",
+    "batched_stream",
     "client_cpu",
     "client_descriptors",
     "cache_contaminated",
     "host_slept",
     "clock_jumped",
     "client_stood_still",
+    "lost_records",
     "no_success",
     "warning",
 ]
 CLIENT_CODES: frozenset[Code] = frozenset(
-    {"late_client", "batched_reads", "client_cpu", "client_descriptors"}
+    {"late_client", "batched_reads", "client_cpu", "client_descriptors", "client_stood_still", "lost_records"}
 )
 """Issues whose cause is the load generator itself."""
 

@@ -19,17 +19,39 @@ from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.view import View
 from kvprobe.summary.latency import NS, ttft_s
 from kvprobe.summary.quantiles import Floats
-from kvprobe.summary.units import seconds
+from kvprobe.summary.units import figures, seconds, whole
 
 MIN_ROWS = 30
 DRIFT_SHARE = 0.5
 """Change over the window, as a share of the median, below which a slope does not matter."""
 MIN_TURNS = 3.0
 """A window shorter than so many typical requests is all ramp."""
+OUTRUN = 1.25
+PILED_UP_SHARE = 0.25
+"""Of all requests: so many in flight at the last sending mean that they piled up."""
 _NORMAL_975 = 1.959964
 
 
+def overloaded(view: View) -> str | None:
+    """The schedule of an open loop outruns the server: requests pile up for as long as it lasts."""
+    rates = view.summary.metrics.rates
+    sent, done = rates.achieved_per_s, rates.completed_per_s
+    if view.summary.arrival.loop != "open" or sent is None or done is None or sent < OUTRUN * done:
+        return None
+    _, in_flight = _in_flight(view)
+    if not in_flight.size or in_flight[-1] < PILED_UP_SHARE * in_flight.size:
+        return None
+    return (
+        f"the server does not keep up: {figures(sent)} requests/s were sent and {figures(done)}/s done, so "
+        f"{whole(in_flight[-1])} had piled up when the last one was sent; TTFT is mostly waiting, and its "
+        "percentiles depend on the length of the run: do not quote them"
+    )
+
+
 def not_steady(view: View) -> Iterator[Issue]:
+    if told := overloaded(view):
+        yield Issue("warning", "warning", told)
+        return
     span, e2e = view.summary.window.seconds, view.summary.metrics.e2e_s.p50
     if span is not None and e2e is not None and span < MIN_TURNS * e2e:
         yield Issue(

@@ -16,6 +16,7 @@ from kvprobe.diagnose.view import View
 Check = Callable[[View], Iterator[Issue]]
 
 CHECKS: tuple[Check, ...] = (
+    client_checks.lost_records,
     evidence_checks.no_success,
     client_checks.late_client,
     client_checks.late_dispatch,

@@ -67,7 +67,9 @@ class RunDir:
         stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}-{workload_hash[:8]}"
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            run = cls(_make_unique(parent.resolve(), stem))
+            home = parent.resolve()
+            _require_text(home)
+            run = cls(_make_unique(home, stem))
             run.spool_dir.mkdir()
             _fsync_dir(run.path)
         except OSError as exc:
@@ -89,6 +91,10 @@ class RunDir:
             message = f"{str(path)!r} is, or holds, a symbolic link that leaves its folder"
             raise _usage("run_escapes", message, f"name the real directory: {real}", path)
         return cls(real)
+
+    def discard(self) -> None:
+        """Remove the directory: for a run that never began. What cannot be removed stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def status(self) -> Status:
@@ -171,8 +177,20 @@ class RunDir:
             os.replace(temporary, self.path / name)
             _fsync_dir(self.path)
         except OSError as exc:
-            _discard(temporary)
             raise storage_error(exc, self.path / name) from exc
+        finally:
+            _discard(temporary)  # gone already when all went well
+
+
+def _require_text(path: Path) -> None:
+    """The path stands in JSON, which carries text and not any bytes. Raises UsageError."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise _usage(
+            "bad_out", f"the path {shown} is not UTF-8", "choose another folder with --out"
+        ) from None
 
 
 def _make_unique(parent: Path, stem: str) -> Path:

@@ -109,16 +109,18 @@ class Conductor:
     def claim(self, *, first: bool) -> Ticket | None:
         """The next request of a user that is free, at the instant when it is to be sent.
 
-        None when no more are to be sent. `first` is a user's first claim: it has not to think.
+        None when no more are to be sent. `first` is a user's first claim: it has not to think, and
+        in a closed loop its request is made ready before the start, where all users begin at once.
         """
         self._go.wait()
-        if first:
-            self._sleep_until(self._t0_ns)
-        elif self.plan.think_time_s:
+        if not first and self.plan.think_time_s:
             self.closing.wait(self.plan.think_time_s)
         if self.closing.is_set() or self._exhausted:
             return None
-        ticket = self._claim_tick() if self._ticks is not None else self._claim_now()
+        if self._ticks is not None:
+            ticket = self._claim_tick()
+        else:
+            ticket = self._claim_at(max(time.monotonic_ns(), self._t0_ns))
         if ticket is not None:
             self.sent += 1
         self._drain_when_exhausted()
@@ -171,25 +173,23 @@ class Conductor:
         self._claimed += 1
         return index
 
-    def _claim_now(self) -> Ticket | None:
-        intended_ns = time.monotonic_ns()
-        index = self._next_index(intended_ns)
-        return None if index is None else self._ticket(index, intended_ns)
-
     def _claim_tick(self) -> Ticket | None:
         assert self._ticks is not None
         tick_s = next(self._ticks, math.inf)
         if tick_s >= self._planned_end_s:
             self._exhausted = True
             return None
-        intended_ns = self._t0_ns + int(tick_s * NS)
+        return self._claim_at(self._t0_ns + int(tick_s * NS))
+
+    def _claim_at(self, intended_ns: int) -> Ticket | None:
+        """The next request, made ready first; returns at its instant, None when the load closes before."""
         index = self._next_index(intended_ns)
         if index is None:
             return None
         ticket = self._ticket(index, intended_ns)
         self._waiting += 1
         try:
-            on_time = self._sleep_until(ticket.intended_ns)
+            on_time = self._sleep_until(intended_ns)
         finally:
             self._waiting -= 1
         return ticket if on_time else None

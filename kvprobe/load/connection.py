@@ -20,7 +20,9 @@ import gevent
 import gevent.ssl
 from geventhttpclient.client import HTTPClient, HTTPClientPool
 from geventhttpclient.connectionpool import ConnectionPool, SSLConnectionPool
-from geventhttpclient.response import HTTPResponse
+from geventhttpclient.response import HTTPParseError
+
+from kvprobe.load.response_parser import ResponseParser
 
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 65536
@@ -139,27 +141,6 @@ class UserClientPool(HTTPClientPool):  # type: ignore[misc]
         return self.clients[key]
 
 
-class ResponseParser(HTTPResponse):  # type: ignore[misc]
-    """llhttp's parser; body pieces are queued, not joined."""
-
-    def __init__(self) -> None:
-        super().__init__("POST")
-        self.body: list[bytes] = []
-
-    def _on_body(self, buf: bytes | bytearray) -> None:
-        self.body.append(bytes(buf))
-
-    @property
-    def head_complete(self) -> bool:
-        """The head of the final answer is there (an interim 1xx is not one)."""
-        return bool(self.headers_complete) and self.get_code() >= 200
-
-    def header(self, name: str) -> str | None:
-        """A header's value; the first where it was sent more than once."""
-        value: str | list[str] | None = self.get(name)
-        return value[0] if isinstance(value, list) else value
-
-
 class Connection:
     """What one user sends through: take a socket, send, receive stamped bytes, give it back.
 
@@ -177,63 +158,89 @@ class Connection:
         self._alarm: gevent.Timeout | None = None
         self._alarm_ns = 0
         self.reused = False
+        """Whether the connection carried an earlier request."""
+        self._carried = False
         self.parser = ResponseParser()
         self.receives = 0
         self.received_bytes = 0
+        self.sent_ns = 0
+        self.first_receive_ns: int | None = None
+        self._broken: HTTPParseError | None = None
 
     def acquire(self) -> None:
         """Take the kept socket, or connect. Raises OSError (refused, DNS, TLS, timeout, EMFILE)."""
         self.receives = 0
         self.received_bytes = 0
+        self.first_receive_ns = None
+        self._broken = None
         self._socket = self._pool.get_socket()
-        self.reused = self._socket is self._idle
+        known = self._socket is self._idle
         self._idle = None
+        self.reused = known and self._carried
         self.parser = ResponseParser()
-        if not self.reused:
+        if not known:
+            self._carried = False
             self._drop_watcher()
             if not isinstance(self._socket, gevent.ssl.SSLSocket):
                 self._readable = self._hub.loop.io(self._socket.fileno(), _READ)
 
-    def send(self, request: bytes, timeout_s: float) -> int:
-        """Send all of it; returns the instant just before, ns. Raises OSError."""
+    def connect(self) -> None:
+        """Connect ahead of the first request, so that it only has to be sent. Raises as `acquire`."""
+        self.acquire()
+        sock, self._socket = self._socket, None
+        self._idle = sock
+        self._pool.return_socket(sock)
+
+    def send(self, request: bytes, timeout_s: float) -> None:
+        """Send all of it, `sent_ns` being the instant just before. Raises OSError."""
         sock = self._socket
+        self._carried = True
         sock.settimeout(timeout_s)
-        sent_ns = time.monotonic_ns()
+        self.sent_ns = time.monotonic_ns()
         try:
             sock.sendall(request)
         finally:
             sock.settimeout(None)  # from here on the alarm keeps the time
-        return sent_ns
 
     def receive(self, deadline_ns: int) -> int:
         """Receive once and parse; returns the instant when the bytes were there, ns.
 
         New body bytes are in `parser.body`. Raises TimeoutError after `deadline_ns`, OSError,
-        `PeerClosed`, `HeadTooLarge`, HTTPParseError.
+        `PeerClosed`, `HeadTooLarge`, and HTTPParseError: this one with the next call after the bytes
+        that broke the rules, so that what stood before them in one receive is read first.
         """
+        if self._broken is not None:
+            raise self._broken
+        data, now_ns = self._receive_bytes(deadline_ns)
+        if not data:
+            raise PeerClosed
+        if self.first_receive_ns is None:
+            self.first_receive_ns = now_ns
+        self.receives += 1
+        self.received_bytes += len(data)
+        try:
+            self.parser.feed(data)
+        except HTTPParseError as error:
+            self._broken = error
+        if self.received_bytes > MAX_HEAD_BYTES and not self.parser.head_complete:
+            raise HeadTooLarge
+        return now_ns
+
+    def _receive_bytes(self, deadline_ns: int) -> tuple[bytes, int]:
         while True:
             if self._alarm is None or deadline_ns < self._alarm_ns:
                 self._set_alarm(deadline_ns)
             try:
                 if self._readable is not None:
                     self._hub.wait(self._readable)
-                data = self._socket.recv(RECEIVE_BYTES)
-                now_ns = time.monotonic_ns()
-                break
+                data: bytes = self._socket.recv(RECEIVE_BYTES)
+                return data, time.monotonic_ns()
             except gevent.Timeout as rung:
                 if rung is not self._alarm:
                     raise
                 self._clear_alarm()
                 if time.monotonic_ns() >= deadline_ns:
                     raise TimeoutError("timed out") from None
-        if not data:
-            raise PeerClosed
-        self.receives += 1
-        self.received_bytes += len(data)
-        self.parser.feed(data)
-        if self.received_bytes > MAX_HEAD_BYTES and not self.parser.headers_complete:
-            raise HeadTooLarge
-        return now_ns
 
     def take_body(self) -> list[bytes]:
         """Body pieces since the last call."""

@@ -10,6 +10,7 @@ the end it would let the body be reused.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median, median_low
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from kvprobe.evidence.facts import Fact
 from kvprobe.load.job import PlannedRequest
 from kvprobe.load.prompt_pairs import Analysis, Pair, Prompt, find_pairs
+from kvprobe.load.reuse_distance import ReuseDistances
 from kvprobe.load.token_view import DEFAULT_BLOCK_TOKENS, InfinitePrefixCache, TokenView, split_pieces
 
 MAX_PROMPTS = 2_000
@@ -53,6 +55,7 @@ def analyse_prompts(
     unstable = bool(analysis.pairs) and if_moved - as_sent >= MIN_GAIN
     value = _common_value(analysis, view, len(planned), block, block_size is None)
     value["ceiling_as_sent"] = as_sent
+    value["reuse_distance_tokens"] = view.reuse_distances(analysis.prompts, block)
     value["ceiling_if_moved"] = if_moved if unstable else as_sent
     value |= _divergence(analysis, view) if unstable else dict.fromkeys(_DIVERGENCE)
     return [Fact(name="prompt_layout", value=value, source="prompt_layout")]
@@ -127,15 +130,28 @@ class _View:
         cache = InfinitePrefixCache(max(round(block / self.scale), 1))
         reused = total = 0
         for prompt in prompts:
-            row = self._view.marker("before", round(self.template_tokens / self.scale))
-            for piece in _moved(prompt) if moved else prompt.pieces:
-                row.extend(self._view.piece(piece))
-            row += self._view.marker("after", round(prompt.asked_tokens / self.scale) - len(row))
+            row = self._row(prompt, _moved(prompt) if moved else prompt.pieces)
             hits = cache.admit(row)
             if not prompt.warmup:
                 reused += hits
                 total += len(row)
         return reused / total if total else 0.0
+
+    def reuse_distances(self, prompts: Sequence[Prompt], block: int) -> list[int] | None:
+        """How many tokens of other blocks are used between two uses of a block; null without reuse."""
+        distances = ReuseDistances(max(round(block / self.scale), 1), len(prompts))
+        for prompt in prompts:
+            distances.admit(self._row(prompt, prompt.pieces), counted=not prompt.warmup)
+        found = distances.quantiles()
+        return None if found is None else [round(d * self.scale) for d in found]
+
+    def _row(self, prompt: Prompt, pieces: Sequence[str]) -> array[int]:
+        """Stand-ins of a whole prompt, the template's around the text."""
+        row = self._view.marker("before", round(self.template_tokens / self.scale))
+        for piece in pieces:
+            row.extend(self._view.piece(piece))
+        row += self._view.marker("after", round(prompt.asked_tokens / self.scale) - len(row))
+        return row
 
     def common_tokens(self, a: str, b: str) -> int:
         """Stand-ins that two pieces share from their start."""

@@ -17,6 +17,8 @@ from kvprobe.load.transport_failures import MAX_DETAIL_CHARS, StreamFailure
 DONE = b"[DONE]"
 _SLACK_CHUNKS = 16
 _MAX_STRAY_BYTES = 4096
+MAX_NAME_CHARS = 256
+_FIELDS = (b"", b"data", b"event", b"id", b"retry")
 _NO_FAULT_IF_COMPLETE = frozenset(
     {"truncated", "reset_mid_stream", "timeout_gap", "timeout_first", "timeout_total", "cancelled_at_end"}
 )
@@ -41,7 +43,7 @@ class StreamReading:
         self._first_visible_ns: int | None = None
         self._server_id: str | None = None
         self._finish: tuple[int, str] | None = None
-        self._usage: Usage | None = None
+        self._usages: list[Usage] = []
         self._in_band: StreamFailure | None = None
         self._not_json: StreamFailure | None = None
         self._retain_chars = retain_chars
@@ -79,7 +81,7 @@ class StreamReading:
             field, _, value = line.partition(b":")
             if field == b"error":  # llama.cpp's older way to say it
                 self._fail_in_band(value.strip())
-            elif field not in (b"", b"event", b"id", b"retry") and len(self._stray) < _MAX_STRAY_BYTES:
+            elif field not in _FIELDS and len(self._stray) < _MAX_STRAY_BYTES:
                 self._stray += line[:_MAX_STRAY_BYTES] + b"\n"
 
     def note_tail(self, stamp_ns: int, event: RawEvent) -> None:
@@ -106,11 +108,11 @@ class StreamReading:
             gaps = [b - a for a, b in pairwise(stamps)]
             record.gaps_ns = gaps
             record.shared_receive_chunks = gaps.count(0)
-        record.finish_reason = self._finish[1] if self._finish else None
-        record.server_request_id = self._server_id or record.server_request_id
+        record.finish_reason = _name(self._finish[1] if self._finish else None)
+        record.server_request_id = _name(self._server_id or record.server_request_id)
         record.retained_text = self._retained or None
-        if self._usage is not None:
-            self._usage.fill(record)
+        for usage in self._usages:
+            usage.fill(record)
         verdict = self._judge(failure)
         if verdict is not None:
             record.failure = verdict.kind
@@ -146,8 +148,7 @@ class StreamReading:
             self._server_id = meaning.id
         if meaning.finish is not None and (self._finish is None or meaning.finish[0] < self._finish[0]):
             self._finish = meaning.finish
-        if meaning.usage is not None:
-            self._usage = meaning.usage
+        self._usages += meaning.usages
         if len(self._retained) < self._retain_chars:
             self._retained = (self._retained + meaning.visible)[: self._retain_chars]
 
@@ -186,7 +187,13 @@ def judge_document(kind: str, body: bytes) -> StreamFailure:
 
 
 def _is_done(block: bytes) -> bool:
-    return block.endswith(DONE) and event_data(block) == DONE
+    """Blanks around it and other fields beside it change nothing; the same letters in a text do."""
+    return DONE in block and (event_data(block) or b"").strip() == DONE
+
+
+def _name(text: str | None) -> str | None:
+    """A name that a server chose, kept for every request: bounded."""
+    return text[:MAX_NAME_CHARS] if text else None
 
 
 def _named_error(block: bytes) -> bool:

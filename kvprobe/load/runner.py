@@ -7,17 +7,14 @@ drain or stop, and reads what the worker tells. Requests never cross this pipe.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import msgspec
 
-from kvprobe.errors import Problem, UsageError
+from kvprobe import children
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
 
 
@@ -40,12 +37,12 @@ class WorkerProcess:
     def start(self) -> None:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kvprobe.load.worker"],
+                children.module_command("kvprobe.load.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # the parent alone decides what a Ctrl-C means
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=children.environment(),
             )
         self._send(msgspec.json.encode(self.job))
         self._reader = threading.Thread(target=self._read, name="worker-events", daemon=True)
@@ -80,24 +77,6 @@ class WorkerProcess:
         if event is None:
             self.ended = True
         return event
-
-    def await_ready(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            event = self.next_event(left)
-            if event is not None and event.event == "ready":
-                return
-            if event is not None and event.event == "finished":
-                raise UsageError(
-                    Problem(
-                        "worker",
-                        f"the load worker could not start: {event.detail or event.reason}",
-                        "see log.txt",
-                    )
-                )
-            if self.ended:
-                break
-        raise RuntimeError(f"the load worker did not become ready: {self.log_tail()}")
 
     def log_tail(self) -> str:
         try:

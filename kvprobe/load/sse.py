@@ -119,8 +119,15 @@ class SseSplitter:
 
 
 def has_data(block: bytes) -> bool:
-    """Whether a raw event has a data line; cheap enough to ask between two receives."""
-    return block.startswith(b"data") or b"\ndata" in block
+    """Whether a raw event carries data; cheap enough to ask between two receives.
+
+    Data of nothing but blanks is none: servers send it to keep a connection alive.
+    """
+    return block.startswith(b"data: {") or not _is_blank(event_data(block))
+
+
+def _is_blank(data: bytes | None) -> bool:
+    return data is None or not data.strip()
 
 
 def event_data(block: bytes) -> bytes | None:

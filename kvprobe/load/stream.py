@@ -67,11 +67,15 @@ def run_request(
         failure = StreamFailure("cancelled_at_end", "the run ended")
     finally:
         record.receives = connection.receives
+        record.first_byte_ns = connection.first_receive_ns
         connection.release()
-    if record.end_ns is None:
-        record.end_ns = time.monotonic_ns()
+    over_ns = time.monotonic_ns()
     _yield_to_receivers()
     reading.conclude(record, failure)
+    # What was whole was over with the last receive that belonged to it, however long the server then
+    # kept the connection open; what broke off was over when that was known.
+    broke_off = failure is not None and record.failure is not None
+    record.end_ns = over_ns if broke_off else exchange.last_receive_ns or over_ns
     return record
 
 
@@ -118,6 +122,8 @@ class _Exchange:
         self.on_sent = on_sent
         self.splitter = SseSplitter(spec.max_event_bytes)
         self.reading = reading
+        self.last_receive_ns: int | None = None
+        """The last receive up to the one that brought `[DONE]`."""
         self._sent_ns = 0
         self._last_data_ns = 0
 
@@ -154,7 +160,6 @@ class _Exchange:
                     raise
                 self.connection.release()
                 continue
-            self.record.first_byte_ns = stamp
             return stamp
         raise AssertionError("unreachable: the second try returns or raises")
 
@@ -165,23 +170,23 @@ class _Exchange:
             raise connect_failure(error) from error
 
     def _send(self, request: bytes) -> None:
+        """Sending counts from its begin: what a server takes slowly, it takes late."""
         timeouts = self.spec.timeouts
         try:
-            self._sent_ns = self.connection.send(request, min(timeouts.first_token_s, timeouts.total_s))
-        except TimeoutError as error:
-            self._note_sent(time.monotonic_ns())
-            raise StreamFailure("timeout_first", "the server did not take the request") from error
-        except OSError:
+            self.connection.send(request, min(timeouts.first_token_s, timeouts.total_s))
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._note_sent()
+                raise StreamFailure("timeout_first", "the server did not take the request") from error
             # The server may have answered early and hung up (413, 401): its answer, if there is
             # one, is still to be received; if not, the receive tells of the reset.
-            self._sent_ns = time.monotonic_ns()
-        self._note_sent(self._sent_ns)
+        self._note_sent()
 
-    def _note_sent(self, sent_ns: int) -> None:
+    def _note_sent(self) -> None:
         first = self.record.sent_ns is None
-        self.record.sent_ns = self._sent_ns = sent_ns
+        self.record.sent_ns = self._sent_ns = self.connection.sent_ns
         if first and self.on_sent is not None:
-            self.on_sent(sent_ns)
+            self.on_sent(self._sent_ns)
 
     def _receive(self, explain: Callable[[Exception], StreamFailure]) -> int:
         """One receive within the deadline that applies now; its stamp."""
@@ -200,30 +205,22 @@ class _Exchange:
         try:
             stamp = self.connection.receive(deadline)
         except TimeoutError as error:
-            self.record.end_ns = time.monotonic_ns()
             raise StreamFailure(kind, "timed out") from error
         except (OSError, PeerClosed, HeadTooLarge, HTTPParseError) as error:
-            self.record.end_ns = time.monotonic_ns()
             raise explain(error) from error
-        self.record.end_ns = stamp
+        if not self.reading.done:
+            self.last_receive_ns = stamp
         return stamp
 
     def _read_events(self, stamp: int) -> None:
-        connection, feed = self.connection, self.splitter.feed
+        connection = self.connection
         try:
-            while True:
-                for part in connection.take_body():
-                    for event in feed(part):
-                        self._note(stamp, event)
-                if connection.parser.message_complete:
-                    break
+            self._take_body(stamp)
+            while not connection.parser.message_complete:
                 if connection.received_bytes > MAX_STREAM_BYTES:
                     raise StreamFailure("protocol_error", f"the stream exceeds {MAX_STREAM_BYTES} bytes")
                 stamp = self._receive(body_failure)
-        except EventTooLarge as error:
-            for event in error.events:
-                self._note(stamp, event)
-            raise StreamFailure("event_too_large", str(error)) from error
+                self._take_body(stamp)
         except StreamFailure as error:
             ended_by_close = error.kind == "truncated" and self._is_close_delimited()
             if not self.reading.done and not ended_by_close:
@@ -232,12 +229,25 @@ class _Exchange:
         if tail is not None:
             self.reading.note_tail(stamp, tail)
 
+    def _take_body(self, stamp: int) -> None:
+        for part in self.connection.take_body():
+            try:
+                events = self.splitter.feed(part)
+            except EventTooLarge as error:
+                for event in error.events:
+                    self._note(stamp, event)
+                raise StreamFailure("event_too_large", str(error)) from error
+            for event in events:
+                self._note(stamp, event)
+
     def _is_close_delimited(self) -> bool:
         """A body with neither length nor chunks ends with the connection, by the rules of HTTP."""
         parser = self.connection.parser
         return parser.header("content-length") is None and parser.header("transfer-encoding") is None
 
     def _note(self, stamp: int, event: RawEvent) -> None:
+        if self.reading.done:
+            return  # nothing that comes after the end prolongs it
         if not has_data(event.block):
             self.reading.note_stray(event)
             return
@@ -255,8 +265,9 @@ class _Exchange:
         if status == 429:
             wait = parser.header("retry-after")
             return StreamFailure("throttled", f"Retry-After: {wait}; {detail}" if wait else detail)
-        if 300 <= status < 400:
-            return StreamFailure("redirect_refused", f"HTTP {status} to {parser.header('location')}")
+        location = parser.header("location")
+        if 300 <= status < 400 and location is not None:
+            return StreamFailure("redirect_refused", f"HTTP {status} to {location}")
         return StreamFailure("protocol_error" if status < 300 else "status", detail)
 
     def _no_stream(self, kind: str) -> StreamFailure:

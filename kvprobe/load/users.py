@@ -5,6 +5,7 @@ Import `locust` before this module (it patches the standard library); `kvprobe.l
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 
@@ -88,6 +89,12 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
         super().__init__(environment)
         self._connection = Connection(self.client_pool.get_client(load.base_url))
         self._first = True
+
+    def on_start(self) -> None:
+        """In a closed loop all users begin at one instant: connecting is done before it."""
+        if self.context_of_load.conductor.plan.ticks is None:
+            with contextlib.suppress(Exception):  # the request will meet it too, and say so
+                self._connection.connect()
 
     @task  # type: ignore[untyped-decorator]
     def send_next(self) -> None:

@@ -10,7 +10,7 @@ from kvprobe.report.ink import LABEL_WIDTH, Ink
 from kvprobe.summary.build import Summary
 from kvprobe.summary.latency import Distribution
 from kvprobe.summary.rates import Asked
-from kvprobe.summary.units import figures, percent, seconds, size, whole
+from kvprobe.summary.units import figures, percent, plural, seconds, size, whole
 
 SHOWN = ("p50", "p95", "p99")
 FROM_SCHEDULE_DIFFERS = 0.01
@@ -59,6 +59,10 @@ def _differ(a: Distribution, b: Distribution) -> bool:
 
 def _cell(ink: Ink, found: Distribution, name: str) -> Text:
     value: float | None = getattr(found, name)
+    if value is None and name == "p50" and found.min is not None and found.max is not None:
+        # Too few for a median: what was seen is still worth seeing.
+        low, high = seconds(found.min), seconds(found.max)
+        return ink.text(f"seen {low}" if found.n == 1 else f"seen {low}-{high}", "dim")
     if value is None:
         return ink.text(_short_reason(found.reasons.get(name)), "dim")
     ci = found.ci.get(name)
@@ -110,20 +114,28 @@ def load_rows(ink: Ink, summary: Summary) -> list[tuple[str, RenderableType]]:
     ]
 
 
+def arrival_text(summary: Summary) -> str | None:
+    """How requests came: users that wait, or a schedule; what the schedule wanted against what was sent."""
+    arrival, rates = summary.arrival, summary.metrics.rates
+    if arrival.loop == "closed":
+        users = plural(arrival.users, "user") if arrival.users is not None else "users"
+        return f"closed loop, {users} (each waits for its answer)"
+    if rates.offered_per_s is None or rates.achieved_per_s is None:
+        return "open loop" if arrival.loop == "open" else None
+    kind = f"open loop{f', {arrival.process} arrivals' if arrival.process else ''}: " if arrival.loop else ""
+    asked = f" (asked for {figures(arrival.rate_per_s)}/s)" if arrival.rate_per_s is not None else ""
+    wanted, sent = figures(rates.offered_per_s), figures(rates.achieved_per_s)
+    return f"{kind}requests {wanted}/s wanted{asked}, {sent}/s sent"
+
+
 def _throughput(summary: Summary) -> str:
     m = summary.metrics
     value = m.output_tokens_per_s
     tokens = (
         f"{figures(value)} tokens/s" if value is not None else _null(m.reasons.get("output_tokens_per_s"))
     )
-    rates = m.rates
-    if rates.offered_per_s is None or rates.achieved_per_s is None:
-        return tokens
-    done = f", {figures(rates.completed_per_s)}/s done" if rates.completed_per_s is not None else ""
-    return (
-        f"{tokens}; requests {figures(rates.offered_per_s)}/s wanted, "
-        f"{figures(rates.achieved_per_s)}/s sent{done}"
-    )
+    done = m.rates.completed_per_s
+    return f"{tokens}; {figures(done)} requests/s done" if done is not None else tokens
 
 
 def _null(reason: str | None) -> str:
@@ -134,7 +146,7 @@ def _active(summary: Summary) -> str:
     active = summary.metrics.active
     client = whole(active.client) if active.client is not None else "none"
     if active.server is None:
-        return f"{client} in flight at the client; server: not exported"
+        return f"{client} in flight at the client; server: {_null(active.server_reason)}"
     how = "its own high-water mark" if active.server_source == "high_water" else "sampled, a lower bound"
     return f"{client} in flight at the client; {whole(active.server)} running at the server ({how})"
 
@@ -184,7 +196,7 @@ def _memory(summary: Summary) -> str:
         held = f" ({size(m.kv_pool_bytes)})" if m.kv_pool_bytes is not None else ""
         parts.append(f"KV pool {whole(m.kv_blocks)} blocks x {m.kv_block_size_tokens} tokens{held}")
     else:
-        parts.append("KV pool: not exported")
+        parts.append(f"KV pool: {_null(m.kv_pool_reason)}")
     parts += [f"GPU {gpu} {size(used)} at most" for gpu, used in sorted(m.gpu_used_max_bytes.items())]
     if not m.gpu_used_max_bytes and m.gpu_note:
         parts.append(m.gpu_note)

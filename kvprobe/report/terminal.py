@@ -1,4 +1,4 @@
-"""A run on a terminal: the verdict and what to do first, then the numbers, then the evidence."""
+"""A run on a terminal: verdict, validity and meaning first, then the numbers, then the evidence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from rich.console import Console
 from kvprobe.diagnose.causes import HEALTHY
 from kvprobe.diagnose.model import Diagnosis, Finding
 from kvprobe.report.ink import Ink
-from kvprobe.report.numbers import latency_table, load_rows
+from kvprobe.report.numbers import arrival_text, latency_table, load_rows
 from kvprobe.summary.build import Summary
-from kvprobe.summary.units import percent, seconds, whole
+from kvprobe.summary.units import percent, plural, seconds, whole
 
 DETAIL_CHARS = 200
+FEW_REQUESTS = 20
+"""A verdict that rests on fewer says so."""
 _CONFIDENCE_STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
 
 
@@ -19,14 +21,14 @@ def render_run(summary: Summary, diagnosis: Diagnosis, console: Console, banner:
     """Print the whole report. `banner` is a line about the run directory (a partial run)."""
     ink = Ink(console)
     _head(ink, summary, diagnosis, banner)
-    _verdict(ink, diagnosis)
+    _verdict(ink, summary, diagnosis)
+    _validity(ink, diagnosis)
     _failures(ink, summary)
+    _meaning(ink, diagnosis)
     ink.blank()
     ink.console.print(latency_table(ink, summary))
     ink.blank()
     ink.rows(load_rows(ink, summary))
-    _meaning(ink, diagnosis)
-    _validity(ink, diagnosis)
     for number, finding in enumerate(diagnosis.findings, 1):
         _evidence(ink, number, finding)
     _foot(ink, summary, diagnosis)
@@ -54,10 +56,12 @@ def _engine(summary: Summary) -> str:
     return f"{summary.engine} {summary.engine_version or ''}".strip() if summary.engine else ""
 
 
-def _verdict(ink: Ink, diagnosis: Diagnosis) -> None:
+def _verdict(ink: Ink, summary: Summary, diagnosis: Diagnosis) -> None:
     """The answer in a few lines: what, why, where to look first, what mends it."""
     if not diagnosis.findings:
-        healthy = "nothing wrong was found" if diagnosis.primary == HEALTHY else diagnosis.primary
+        ok = summary.requests.ok
+        few = f" in {plural(ok, 'request')}, which is few" if ok < FEW_REQUESTS else ""
+        healthy = f"nothing wrong was found{few}" if diagnosis.primary == HEALTHY else diagnosis.primary
         ink.rows([("verdict", ink.join((healthy, "bold green"), (f" ({diagnosis.primary})", "")))])
         return
     first = diagnosis.findings[0]
@@ -83,6 +87,8 @@ def _failures(ink: Ink, summary: Summary) -> None:
     span = f" in {seconds(summary.window.seconds)}" if summary.window.seconds else ""
     style = "bold red" if counted.failed else ""
     rows = [("requests", ink.text(", ".join(parts) + span + warmup, style))]
+    if arrival := arrival_text(summary):
+        rows.insert(0, ("load", ink.text(arrival)))
     for group in summary.failures:
         statuses = ", ".join(f"{n} x {code}" for code, n in group.statuses.items())
         told = f" [{statuses}]" if statuses and group.kind in ("status", "throttled", "auth") else ""
@@ -95,18 +101,16 @@ def _failures(ink: Ink, summary: Summary) -> None:
 def _meaning(ink: Ink, diagnosis: Diagnosis) -> None:
     if not diagnosis.observations:
         return
-    ink.blank()
-    rows = [
-        ("what it means" if i == 0 else "", ink.text(o.text)) for i, o in enumerate(diagnosis.observations)
-    ]
-    ink.rows(rows)
+    ink.rows(
+        [("what it means" if i == 0 else "", ink.text(o.text)) for i, o in enumerate(diagnosis.observations)]
+    )
 
 
 def _validity(ink: Ink, diagnosis: Diagnosis) -> None:
+    """May the numbers be quoted: on the first screen, with every reason why not and every warning."""
     validity = diagnosis.validity
     if validity is None:
         return
-    ink.blank()
     rows = [("validity", ink.text("valid", "green") if validity.valid else ink.text("INVALID", "bold red"))]
     rows += [("  invalid", ink.text(reason, "red")) for reason in validity.reasons]
     rows += [("  warning", ink.text(warning, "yellow")) for warning in validity.warnings]

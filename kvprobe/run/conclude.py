@@ -7,15 +7,17 @@ was spooled and printed, and the exit code says that the directory is not comple
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvprobe.errors import Exit, Problem, StorageError
+from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, gravest
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.rundata import RunData, Status
 from kvprobe.load.prompt_layout import analyse_prompts
 from kvprobe.load.prompts import PromptSource
+from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared, RunOutcome
 from kvprobe.run.progress import Progress
 
@@ -25,36 +27,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvprobe.run")
 
-_SIGNALS = (Exit.SIGINT, Exit.SIGTERM)
+_BLOCK_SIZE = re.compile(r"[1-9][0-9]{0,8}\Z")
 
 
-def conclude(prepared: Prepared, ending: LoadEnding, progress: Progress) -> RunOutcome:
+def conclude(
+    prepared: Prepared, ending: LoadEnding, progress: Progress, interrupts: Interrupts
+) -> RunOutcome:
     """Never raises for the disk: a failure to store is a problem beside the result."""
-    from kvprobe.diagnose.judge import diagnose_run
-    from kvprobe.summary.build import summarise
-
     progress.say("reading the records ...")
     storage = _Storage()
-    data = prepared.run_dir.load()
+    try:
+        data = prepared.run_dir.load()
+    except KvprobeError as error:  # somebody removed or damaged the directory meanwhile
+        code = gravest(Exit.STORAGE, ending.exit_code)
+        return RunOutcome(code, problems=[*ending.problems, *error.problems])
     facts = _ending_facts(prepared, ending) + _prompt_facts(prepared, data)
     for fact in facts:
         data.facts.append(fact)
         storage.attempt(lambda fact=fact: prepared.run_dir.add_fact(fact))  # type: ignore[misc]
-    data.status = _status(ending)
-    summary = summarise(data)
-    diagnosis = diagnose_run(data, summary)
+    summary, diagnosis = _judged(data, _status(ending, interrupts.count))
     storage.attempt(prepared.run_dir.finalise)
+    # A signal that comes later than this finds the work done.
+    signalled, status = interrupts.exit_code or Exit.OK, _status(ending, interrupts.count)
+    if status != data.status:
+        summary, diagnosis = _judged(data, status)
     storage.attempt(lambda: _write_results(prepared, data, summary, diagnosis))
     if storage.problems:
         data.status = "partial" if data.status == "complete" else data.status
     storage.attempt(lambda: prepared.run_dir.write_status(data.status))
+    valid = diagnosis.validity is None or diagnosis.validity.valid
+    stored = Exit.STORAGE if storage.problems else Exit.OK
     return RunOutcome(
-        exit_code=_exit_code(ending, storage.problems, diagnosis),
+        exit_code=gravest(signalled, ending.exit_code, stored, Exit.OK if valid else Exit.INVALID),
         data=data,
         summary=summary,
         diagnosis=diagnosis,
         problems=[*ending.problems, *storage.problems],
     )
+
+
+def _judged(data: RunData, status: Status) -> tuple[Summary, Diagnosis]:
+    from kvprobe.diagnose.judge import diagnose_run
+    from kvprobe.summary.build import summarise
+
+    data.status = status
+    summary = summarise(data)
+    return summary, diagnose_run(data, summary)
 
 
 class _Storage:
@@ -67,27 +85,15 @@ class _Storage:
         try:
             write()
         except StorageError as error:
-            log.error("storage: %s", error)
+            log.info("storage: %s", error)
             if not self.problems:
                 self.problems.extend(error.problems)
 
 
-def _status(ending: LoadEnding) -> Status:
-    if ending.reason == "planned":
-        return "complete"
-    return "killed" if ending.reason == "stopped" else "partial"
-
-
-def _exit_code(ending: LoadEnding, storage: Sequence[Problem], diagnosis: Diagnosis) -> Exit:
-    """Precedence of the contract: a signal, storage, what ended the load, an invalid measurement."""
-    if ending.exit_code in _SIGNALS:
-        return ending.exit_code
-    if storage:
-        return Exit.STORAGE
-    if ending.exit_code != Exit.OK:
-        return ending.exit_code
-    valid = diagnosis.validity is None or diagnosis.validity.valid
-    return Exit.OK if valid else Exit.INVALID
+def _status(ending: LoadEnding, signals: int) -> Status:
+    if ending.reason == "stopped" or signals > 1:
+        return "killed"
+    return "complete" if ending.reason == "planned" and signals == 0 else "partial"
 
 
 def _ending_facts(prepared: Prepared, ending: LoadEnding) -> list[Fact]:
@@ -139,7 +145,7 @@ def _block_size(data: RunData) -> int | None:
     for fact in data.facts:
         if fact.name == "cache_config" and isinstance(fact.value, dict):
             text = str(fact.value.get("block_size", ""))
-            return int(text) if text.isdigit() and int(text) > 0 else None
+            return int(text) if _BLOCK_SIZE.match(text) else None
     return None
 
 

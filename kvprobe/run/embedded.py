@@ -13,13 +13,13 @@ import os
 import select
 import shlex
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kvprobe import children
 from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
 from kvprobe.evidence.spool import storage_error
 
@@ -31,10 +31,15 @@ _LOG_TAIL_BYTES = 4096
 class EmbeddedServer:
     """Owns one server process. `start` returns its base URL; `stop` ends it, by its pid."""
 
-    def __init__(self, args: Sequence[str], log_folder: Path) -> None:
-        """`log_folder` keeps the log until the run directory exists (see `move_log`)."""
+    def __init__(
+        self, args: Sequence[str], log_folder: Path, hurried: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`log_folder` keeps the log until the run directory exists (see `move_log`). `hurried`
+        says whether the user has asked for the second time to stop: then nothing is waited for."""
         self._args = list(args)
         self._log_folder = log_folder
+        self._log_folder_is_new = not log_folder.exists()
+        self._hurried = hurried
         self.log_path = log_folder / f".server-{os.getpid()}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.base_url: str | None = None
@@ -52,17 +57,8 @@ class EmbeddedServer:
 
     def start(self) -> str:
         """Start and wait until it listens; raises `UsageError` when it refuses its options."""
-        command = [
-            sys.executable,
-            "-m",
-            "reference_server",
-            "--port",
-            "0",
-            "--stop-with-parent",
-            "--nice",
-            "5",
-        ]
-        command += self._args
+        command = children.module_command("reference_server")
+        command += ["--port", "0", "--stop-with-parent", "--nice", "5", *self._args]
         try:
             self._log_folder.mkdir(parents=True, exist_ok=True)
             log = self.log_path.open("ab")
@@ -75,7 +71,7 @@ class EmbeddedServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C of the terminal is ours to handle, not the server's
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=children.environment(),
             )
         ready = self._await_ready()
         self.base_url = str(ready["url"])
@@ -85,17 +81,15 @@ class EmbeddedServer:
         assert self._process is not None
         assert self._process.stdout is not None
         deadline = time.monotonic() + START_TIMEOUT_S
-        line = b""
-        while not line.endswith(b"\n"):
+        said = b""
+        while (ready := _ready_line(said)) is None:
             left = deadline - time.monotonic()
             readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, left))
             chunk = os.read(self._process.stdout.fileno(), 4096) if readable else b""
             if not chunk:
                 raise self._failed_to_start(timed_out=not readable)
-            line += chunk
-        document = json.loads(line.splitlines()[0])
-        assert isinstance(document, dict)
-        return document
+            said += chunk
+        return ready
 
     def _failed_to_start(self, *, timed_out: bool) -> KvprobeError:
         tail = self.log_tail()
@@ -108,13 +102,10 @@ class EmbeddedServer:
                     None,
                 )
             )
-        if self.exit_code() == 2:
+        if self.exit_code() in (0, 2):  # 0: it did what an option such as --help asks for
+            refused = "refused its options" if self.exit_code() == 2 else "ended without listening"
             return UsageError(
-                Problem(
-                    "server_args",
-                    f"the bundled server refused its options: {tail}",
-                    "see `kvprobe serve --help`",
-                )
+                Problem("server_args", f"the bundled server {refused}: {tail}", "see `kvprobe serve --help`")
             )
         return TargetError(
             Problem(
@@ -149,9 +140,7 @@ class EmbeddedServer:
             return
         if process.poll() is None:
             process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
+            if not self._ended_in_time(process):
                 process.kill()
                 process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -160,6 +149,27 @@ class EmbeddedServer:
                     pipe.close()
         if self.log_path.parent == self._log_folder:
             self.log_path.unlink(missing_ok=True)
+            if self._log_folder_is_new:
+                with contextlib.suppress(OSError):  # runs of others stand in it by now
+                    self._log_folder.rmdir()
+
+    def _ended_in_time(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline and not self._hurried():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+                return True
+        return process.poll() is not None
+
+
+def _ready_line(said: bytes) -> dict[str, Any] | None:
+    """The line that says where it listens; whatever else is printed is passed over."""
+    for line in said.split(b"\n")[:-1]:
+        with contextlib.suppress(ValueError):
+            document = json.loads(line)
+            if isinstance(document, dict) and isinstance(document.get("url"), str):
+                return document
+    return None
 
 
 def require_server_extra() -> None:

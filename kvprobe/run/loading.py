@@ -1,33 +1,18 @@
-"""The load itself: the worker sends, the sampler watches, this loop steers and waits."""
+"""The load itself: the worker sends, the sampler watches, the steering waits."""
 
 from __future__ import annotations
 
-import logging
-import time
-from dataclasses import dataclass
-from typing import Literal
 from urllib.parse import urlsplit
 
-from kvprobe.errors import Exit, KvprobeError, Problem, StorageError
+from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, gravest
 from kvprobe.evidence.spool import SpoolWriter
-from kvprobe.load.job import BreakerSpec, Command, LoadJob, TargetSpec, WorkerEvent
-from kvprobe.load.prompts import PromptSource
+from kvprobe.load.job import BreakerSpec, LoadJob, TargetSpec
 from kvprobe.load.runner import WorkerProcess
 from kvprobe.observe.sampler import Sampler
 from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared
 from kvprobe.run.progress import Progress
-
-log = logging.getLogger("kvprobe.run")
-
-READY_TIMEOUT_S = 60.0
-START_DELAY_S = 0.3
-"""From `go` to the schedule's zero, so that the worker has the command before its first tick."""
-MAX_LOAD_S = 3600.0
-"""Bound of a load that is limited by its number of requests alone."""
-STOP_GRACE_S = 15.0
-POLL_S = 0.1
-
+from kvprobe.run.steering import Steering
 
 def run_load(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> LoadEnding:
     """Run until the worker has finished, by itself or because it was told to. Never raises for
@@ -80,14 +65,8 @@ def _with_sampler(
         insecure=prepared.options.insecure,
     )
     worker.start()
-    worker.await_ready(READY_TIMEOUT_S)
-    sampler.start()
     try:
-        sampler.mark("load_start")
-        t0_ns = time.monotonic_ns() + int(START_DELAY_S * 1e9)
-        worker.send(Command(command="go", t0_ns=t0_ns))
-        progress.say(f"loading; the run is kept in {prepared.run_dir.path} ...")
-        ending = _Steering(prepared, worker, progress, interrupts, t0_ns).run()
+        ending = Steering(prepared, worker, sampler, progress, interrupts).run()
     except BaseException:
         sampler.stop()
         raise
@@ -108,133 +87,12 @@ def _end_sampling(sampler: Sampler, ending: LoadEnding) -> None:
         sampler.mark("load_end")
     except StorageError as error:
         ending.problems.extend(error.problems)
-        ending.exit_code = ending.exit_code or Exit.STORAGE
+        ending.exit_code = gravest(ending.exit_code, Exit.STORAGE)
     sampler.stop()
     if isinstance(sampler.failure, KvprobeError):
         ending.problems.extend(p for p in sampler.failure.problems if p not in ending.problems)
-        ending.exit_code = ending.exit_code or sampler.failure.exit_code
+        ending.exit_code = gravest(ending.exit_code, sampler.failure.exit_code)
     elif sampler.failure is not None:
         ending.problems.append(
             Problem("sampler", f"sampling stopped early: {sampler.failure!r}", "the records are complete")
-        )
-
-
-@dataclass
-class _Steering:
-    """Follows one worker from `go` to `finished`."""
-
-    prepared: Prepared
-    worker: WorkerProcess
-    progress: Progress
-    interrupts: Interrupts
-    t0_ns: int
-    signals_seen: int = 0
-    t_drain_ns: int | None = None
-    last: WorkerEvent | None = None
-    out_of_time: bool = False
-
-    def run(self) -> LoadEnding:
-        workload = self.prepared.workload
-        planned = PromptSource(workload, self.prepared.calibration, "").total
-        deadline_s = (workload.duration_s or MAX_LOAD_S) + workload.drain_s + STOP_GRACE_S
-        while True:
-            event = self.worker.next_event(POLL_S)
-            elapsed_s = (time.monotonic_ns() - self.t0_ns) / 1e9
-            if event is not None:
-                self.last = event
-                if event.event == "finished":
-                    return self._ending(event)
-                if event.event == "draining":
-                    self.t_drain_ns = self.t_drain_ns or time.monotonic_ns()
-                self.progress.load(event, max(0.0, elapsed_s), planned, workload.duration_s)
-            elif self.worker.ended:
-                return self._worker_died()
-            self._obey_signals()
-            self._bound(elapsed_s, deadline_s)
-
-    def _obey_signals(self) -> None:
-        count = self.interrupts.count
-        if count > self.signals_seen:
-            command: Literal["drain", "stop"] = "drain" if self.signals_seen == 0 and count == 1 else "stop"
-            self.signals_seen = count
-            self.worker.send(Command(command=command, reason="signal"))
-            self.progress.close()
-            self.progress.say(
-                "stopping: no new requests, waiting for those in flight (again to stop at once) ..."
-                if command == "drain"
-                else "stopping at once ..."
-            )
-
-    def _bound(self, elapsed_s: float, deadline_s: float) -> None:
-        """Nothing here runs for ever: drain at the bound, stop after the drain's own bound."""
-        if elapsed_s > deadline_s and not self.out_of_time:
-            self.out_of_time = True
-            log.warning("the load did not end by itself within %.0f s", deadline_s)
-            self.worker.send(Command(command="drain", reason="deadline"))
-        if elapsed_s > deadline_s + self.prepared.workload.drain_s + STOP_GRACE_S:
-            self.worker.send(Command(command="stop", reason="deadline"))
-
-    def _ending(self, event: WorkerEvent) -> LoadEnding:
-        reason = event.reason or "error"
-        exit_code, problem = self._judge(reason, event.detail)
-        if self.interrupts.exit_code is not None:
-            exit_code = self.interrupts.exit_code
-        return LoadEnding(
-            reason=reason,
-            detail=event.detail,
-            exit_code=exit_code,
-            problems=[problem] if problem else [],
-            t_start_ns=self.t0_ns,
-            t_drain_ns=self.t_drain_ns,
-            t_end_ns=time.monotonic_ns(),
-            intended=event.intended,
-            server_exit_code=self._server_exit_code(),
-        )
-
-    def _server_exit_code(self) -> int | None:
-        return self.prepared.server.exit_code() if self.prepared.server is not None else None
-
-    def _judge(self, reason: str, detail: str | None) -> tuple[Exit, Problem | None]:
-        """Exit code and problem of a reason; `planned` and `drained` are no problem."""
-        match reason:
-            case "planned" | "drained" | "stopped":
-                return Exit.OK, None
-            case "breaker":
-                return Exit.ABORTED, Problem(
-                    "aborted", f"the load stopped itself: {detail}", self._server_fix()
-                )
-            case "auth":
-                return Exit.TARGET, Problem(
-                    "auth",
-                    f"the target refused the key: {detail}",
-                    "name the key's variable with --api-key-env",
-                )
-            case "storage":
-                return Exit.STORAGE, Problem(
-                    "storage",
-                    detail or "the disk refused to take the records",
-                    "free space, or choose another --out",
-                )
-            case _:
-                return Exit.INTERNAL, Problem("worker", f"the load worker failed: {detail}", "see log.txt")
-
-    def _server_fix(self) -> str:
-        server = self.prepared.server
-        if server is not None and not server.alive():
-            code = server.exit_code()
-            return f"the bundled server ended with code {code}: see server.log in the run directory"
-        return "look at the server's log for the time of the first failure"
-
-    def _worker_died(self) -> LoadEnding:
-        code = self.worker.wait(1.0)
-        detail = f"the load worker ended with code {code}: {self.worker.log_tail()}"
-        return LoadEnding(
-            reason="error",
-            detail=detail,
-            exit_code=self.interrupts.exit_code or Exit.INTERNAL,
-            problems=[Problem("worker", detail, "what it had recorded is kept; see log.txt")],
-            t_start_ns=self.t0_ns,
-            t_drain_ns=self.t_drain_ns,
-            t_end_ns=time.monotonic_ns(),
-            intended=self.last.intended if self.last else None,
         )

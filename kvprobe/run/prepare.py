@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from kvprobe.errors import Problem, UsageError
@@ -18,18 +18,26 @@ from kvprobe.run.embedded import EmbeddedServer, require_server_extra, split_arg
 from kvprobe.run.options import Prepared, RunOptions
 from kvprobe.run.progress import Progress
 
-log = logging.getLogger("kvprobe.run")
-
 _LOOKED_AT = 2000
 """Planned requests whose length is checked against the model's limit before the load."""
 
 
-def prepare(options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack) -> Prepared:
-    """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left."""
+def prepare(
+    options: RunOptions,
+    workload: Workload,
+    progress: Progress,
+    stack: ExitStack,
+    hurried: Callable[[], bool],
+) -> Prepared:
+    """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left.
+
+    `hurried` says whether the user has asked for the second time to stop.
+    """
     key = targets.api_key(options.api_key_env)
+    metrics_url = targets.page_url(options.metrics_url) if options.metrics_url is not None else None
     server, base_url = None, ""
     if options.target is None:
-        server = _start_server(options, workload, progress, stack)
+        server = _start_server(options, workload, progress, stack, hurried)
         base_url = server.base_url or ""
     else:
         base_url = targets.normalise_url(options.target)
@@ -40,29 +48,37 @@ def prepare(options: RunOptions, workload: Workload, progress: Progress, stack: 
     calibration = calibrate(base_url, target.model, workload.endpoint, key, client, PromptSource.vocabulary)
     _check_lengths(workload, calibration, target)
     run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
-    if server is not None:
-        server.move_log(run_dir.path / "server.log")
     prepared = Prepared(
         options=options,
         workload=workload,
         target=target,
-        metrics_url=options.metrics_url or f"{base_url}/metrics",
+        metrics_url=metrics_url or f"{base_url}/metrics",
         calibration=calibration,
         salt=run_dir.path.name if workload.salt == "run" else "",
         run_dir=run_dir,
         server=server,
         api_key=key,
     )
-    _write_preamble(prepared)
+    try:
+        if server is not None:
+            server.move_log(run_dir.path / "server.log")
+        _write_preamble(prepared)
+    except BaseException:
+        run_dir.discard()
+        raise
     return prepared
 
 
 def _start_server(
-    options: RunOptions, workload: Workload, progress: Progress, stack: ExitStack
+    options: RunOptions,
+    workload: Workload,
+    progress: Progress,
+    stack: ExitStack,
+    hurried: Callable[[], bool],
 ) -> EmbeddedServer:
     require_server_extra()
     args = split_args(options.serve_args) if options.serve_args is not None else workload.server_args
-    server = EmbeddedServer(args, options.out)
+    server = EmbeddedServer(args, options.out, hurried)
     stack.callback(server.stop)
     progress.say("starting the bundled reference server ...")
     server.start()
@@ -105,7 +121,7 @@ def _write_preamble(prepared: Prepared) -> None:
                 "max_model_len_tokens": target.max_model_len_tokens,
                 "bundled": prepared.server is not None,
                 "insecure": options.insecure,
-                "metrics_url": prepared.metrics_url,
+                "metrics_url": targets.without_query(prepared.metrics_url),
             },
         ),
         Fact(name="calibration", source="/tokenize", value=_calibration_value(prepared.calibration)),

@@ -1,12 +1,17 @@
-"""What a person sees on stderr while a run goes on. stdout is for the result alone."""
+"""What a person sees on stderr while a run goes on. stdout is for the result alone.
+
+Nobody has to look: a stderr that is closed, full or without a reader never disturbs the run.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Protocol, TextIO
 
 from kvprobe.load.job import WorkerEvent
+from kvprobe.report.sanitize import clean
 
 LINE_EVERY_S = 10.0
 
@@ -52,12 +57,11 @@ class Lines:
     """No terminal: plain lines, seldom."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream: TextIO | None = stream or sys.stderr
         self._last = 0.0
 
     def say(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._write(f"{clean(text)}\n")
 
     def load(
         self, event: WorkerEvent, elapsed_s: float, planned: int | None, duration_s: float | None
@@ -70,25 +74,53 @@ class Lines:
     def close(self) -> None:
         return None
 
+    def _write(self, text: str) -> None:
+        """The first refusal is the last try."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._stream = None
+
 
 class Live(Lines):
     """On a terminal: one line that is rewritten in place."""
 
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._shown = 0
+
+    def say(self, text: str) -> None:
+        self.close()
+        super().say(text)
+
     def load(
         self, event: WorkerEvent, elapsed_s: float, planned: int | None, duration_s: float | None
     ) -> None:
-        self._stream.write(f"\r{counts(event, elapsed_s, planned, duration_s):<78}")
-        self._stream.flush()
-        self._last = 1.0
+        # One column less than there are: a full line would wrap, and \r not come back to its start.
+        room = max(1, _columns(self._stream) - 1)
+        text = counts(event, elapsed_s, planned, duration_s)[:room]
+        self._write("\r" + text + " " * min(max(0, self._shown - len(text)), room - len(text)))
+        self._shown = len(text)
 
     def close(self) -> None:
-        if self._last:
-            self._stream.write("\r" + " " * 78 + "\r")
-            self._stream.flush()
+        if self._shown:
+            self._write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+
+def _columns(stream: TextIO | None) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream is not None else 80
+    except (OSError, ValueError):
+        return 80
 
 
 def choose(*, quiet: bool) -> Progress:
     """By what stderr is."""
     if quiet:
         return Silent()
-    return Live() if sys.stderr.isatty() else Lines()
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return Live() if live else Lines()

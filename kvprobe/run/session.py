@@ -1,19 +1,21 @@
 """One run from start to end.
 
 prepare (target, tokenizer, run directory) -> load (worker and sampler side by side) -> conclude
-(prompt analysis, parquet, summary, diagnosis, STATUS last). Whatever happens after the run
-directory exists, the evidence in it is kept and judged.
+(prompt analysis, parquet, summary, diagnosis, STATUS last). Whatever happens after the first
+request, the evidence is kept and judged; before it, nothing is left behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import ExitStack
 
+from kvprobe.errors import Problem, StorageError
 from kvprobe.load.workload import load_workload
 from kvprobe.run.conclude import conclude
 from kvprobe.run.interrupts import Interrupted, Interrupts
 from kvprobe.run.loading import run_load
-from kvprobe.run.options import RunOptions, RunOutcome
+from kvprobe.run.options import Prepared, RunOptions, RunOutcome
 from kvprobe.run.prepare import prepare
 from kvprobe.run.progress import Progress
 
@@ -22,11 +24,35 @@ def conduct(options: RunOptions, progress: Progress) -> RunOutcome:
     """Run the workload. Raises `KvprobeError` for whatever is wrong before the first request."""
     workload = load_workload(options.workload, options.sets)
     with Interrupts() as interrupts, ExitStack() as stack:
+        prepared: Prepared | None = None
         try:
-            prepared = prepare(options, workload, progress, stack)
+            prepared = prepare(options, workload, progress, stack, lambda: interrupts.count > 1)
             interrupts.defer()
         except Interrupted as signalled:
-            return RunOutcome(signalled.exit_code)
+            if prepared is not None:
+                prepared.run_dir.discard()
+            return RunOutcome(signalled.exit_code, problems=[_NOTHING_KEPT])
         ending = run_load(prepared, progress, interrupts)
         stack.close()  # the bundled server is stopped before its processor time is needed here
-        return conclude(prepared, ending, progress)
+        try:
+            interrupts.raise_at_second()
+            return conclude(prepared, ending, progress, interrupts)
+        except Interrupted as signalled:
+            return _cut_short(prepared, signalled)
+
+
+_NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")
+
+
+def _cut_short(prepared: Prepared, signalled: Interrupted) -> RunOutcome:
+    """Told twice to stop while the result was being made: the records are there, no result is."""
+    with contextlib.suppress(StorageError):  # without STATUS, too, a run counts as killed
+        prepared.run_dir.write_status("killed")
+    path = prepared.run_dir.path
+    problem = Problem(
+        "interrupted",
+        "stopped while the result was being written; what was measured is kept",
+        f"see it with `kvprobe report {path}`",
+        str(path),
+    )
+    return RunOutcome(signalled.exit_code, problems=[problem])

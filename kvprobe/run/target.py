@@ -6,11 +6,14 @@ Every refusal is a `TargetError` (exit 3) before any load is sent.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import re
 import socket
+import time
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -36,26 +39,50 @@ class Target:
 
 def normalise_url(text: str) -> str:
     """`http://host:port[/path]` without `/v1`; raises `UsageError` for anything else."""
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(Problem("bad_target", f"`{text}` is no URL: {error}", _URL_FIX)) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(Problem("bad_target", f"`{text}` is no http(s) URL", _URL_FIX))
-    if parts.username or parts.password:
+    parts = _url_parts(text, "target")
+    if parts.query or parts.fragment:
+        raise UsageError(Problem("bad_target", "the target URL carries a query or fragment", _URL_FIX))
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{_origin(parts)}{path}"
+
+
+def page_url(text: str) -> str:
+    """The URL of a page such as /metrics; a query may stand in it. `UsageError` for anything else."""
+    parts = _url_parts(text, "metrics")
+    return f"{_origin(parts)}{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+
+
+def without_query(url: str) -> str:
+    """For what is kept and shown: a query can hold a secret."""
+    return url.partition("?")[0]
+
+
+def _url_parts(text: str, what: str) -> SplitResult:
+    """Messages show nothing of the text where a password or a key could stand."""
+    url = text if "://" in text else f"http://{text}"
+    if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
         raise UsageError(
             Problem(
                 "secret_in_url",
-                "the target URL carries a user name or password",
+                f"the {what} URL carries a user name or password",
                 "take it out; pass a key with --api-key-env VARIABLE",
             )
         )
-    if parts.query or parts.fragment:
-        raise UsageError(Problem("bad_target", "the target URL carries a query or fragment", _URL_FIX))
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"
+    shown = re.split(r"[?#]", text, maxsplit=1)[0]
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise UsageError(Problem(f"bad_{what}", f"`{shown}` is no URL: {error}", _URL_FIX)) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(Problem(f"bad_{what}", f"`{shown}` is no http(s) URL", _URL_FIX))
+    return parts
+
+
+def _origin(parts: SplitResult) -> str:
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port is not None else ''}"
 
 
 _URL_FIX = "write it as http://127.0.0.1:8000"
@@ -129,9 +156,9 @@ def control_client(key: str | None, *, insecure: bool) -> httpx.Client:
 def preflight(client: httpx.Client, base_url: str, model: str | None) -> Target:
     """Ask `/v1/models` and choose the model; raises `TargetError` with what to do."""
     url = f"{base_url}/v1/models"
-    response = _get(client, url)
-    _check_status(response, url)
-    cards = _model_cards(response, url)
+    answer = _get(client, url)
+    _check_status(answer, url)
+    cards = _model_cards(answer, url)
     names = tuple(str(c["id"]) for c in cards)
     chosen = _choose(names, model)
     length = cards[names.index(chosen)].get("max_model_len")
@@ -140,13 +167,23 @@ def preflight(client: httpx.Client, base_url: str, model: str | None) -> Target:
         model=chosen,
         models=names,
         max_model_len_tokens=length if isinstance(length, int) and not isinstance(length, bool) else None,
-        server_header=response.headers.get("server"),
+        server_header=answer.server,
     )
 
 
-def _get(client: httpx.Client, url: str) -> httpx.Response:
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A response that was read to its end within the bounds."""
+
+    status: int
+    redirect: str
+    server: str | None
+    body: bytes
+
+
+def _get(client: httpx.Client, url: str) -> _Answer:
     try:
-        return client.get(url)
+        return _fetch(client, url)
     except httpx.ConnectTimeout as error:
         raise TargetError(
             Problem("connect", f"no answer from {url} within {CONNECT_TIMEOUT_S:g} s", _START_FIX)
@@ -159,7 +196,7 @@ def _get(client: httpx.Client, url: str) -> httpx.Response:
         raise TargetError(
             Problem(
                 "timeout",
-                f"{url} accepted the connection and sent nothing for {READ_TIMEOUT_S:g} s",
+                f"{url} accepted the connection and did not answer within {READ_TIMEOUT_S:g} s",
                 _START_FIX,
             )
         ) from error
@@ -169,12 +206,39 @@ def _get(client: httpx.Client, url: str) -> httpx.Response:
         ) from error
 
 
+def _fetch(client: httpx.Client, url: str) -> _Answer:
+    """A body that never ends is left at the bound of its size or of its time."""
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    body = bytearray()
+    with client.stream("GET", url) as response:
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                message = f"{url} answered with more than {MAX_BODY_BYTES:,} bytes"
+                raise TargetError(Problem("not_openai", message, _OPENAI_FIX))
+            if time.monotonic() > deadline:
+                raise httpx.ReadTimeout("the answer takes too long")
+        redirect = response.headers.get("location", "?")
+        return _Answer(
+            response.status_code,
+            redirect=_without_key(redirect.encode(), client).decode("utf-8", "replace"),
+            server=response.headers.get("server"),
+            body=_without_key(bytes(body), client),
+        )
+
+
+def _without_key(data: bytes, client: httpx.Client) -> bytes:
+    """A server can send back what it was sent; our key is shown and kept nowhere."""
+    key = client.headers.get("authorization", "").removeprefix("Bearer ").encode()
+    return data.replace(key, b"[key]") if key else data
+
+
 _START_FIX = "start the server, or check host and port"
 _OPENAI_FIX = "name the base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000"
 
 
-def _check_status(response: httpx.Response, url: str) -> None:
-    status = response.status_code
+def _check_status(answer: _Answer, url: str) -> None:
+    status = answer.status
     if status in (401, 403):
         raise TargetError(
             Problem(
@@ -183,31 +247,29 @@ def _check_status(response: httpx.Response, url: str) -> None:
                 "put the key in an environment variable and name it with --api-key-env VARIABLE",
             )
         )
-    if response.is_redirect:
+    if 300 <= status < 400:
+        where = without_query(answer.redirect)
         raise TargetError(
             Problem(
                 "redirect_refused",
-                f"{url} redirects to {response.headers.get('location', '?')}; redirects are not followed",
+                f"{url} redirects to {where}; redirects are not followed",
                 "name the final address with --target",
             )
         )
     if status >= 500:
-        raise TargetError(
-            Problem("status", f"{url} answered {status}: {response.text[:200]}", "look at the server's log")
-        )
+        said = answer.body.decode("utf-8", "replace")[:200]
+        raise TargetError(Problem("status", f"{url} answered {status}: {said}", "look at the server's log"))
     if status != 200:
         raise TargetError(
             Problem("not_openai", f"{url} answered {status}: no OpenAI-compatible server", _OPENAI_FIX)
         )
 
 
-def _model_cards(response: httpx.Response, url: str) -> list[dict[str, Any]]:
+def _model_cards(answer: _Answer, url: str) -> list[dict[str, Any]]:
     """The `data` list of `/v1/models`, each with an `id`."""
     problem = Problem("not_openai", f"{url} did not answer with a list of models in JSON", _OPENAI_FIX)
-    if len(response.content) > MAX_BODY_BYTES:
-        raise TargetError(problem)
     try:
-        body = response.json()
+        body = json.loads(answer.body)
     except (ValueError, RecursionError) as error:
         raise TargetError(problem) from error
     data = body.get("data") if isinstance(body, dict) else None

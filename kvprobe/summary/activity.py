@@ -35,6 +35,8 @@ class MaxActive(msgspec.Struct, kw_only=True):
     server: float | None = None
     server_source: str | None = None
     """`high_water` (the server's own mark) or `sampled` (largest reading: a lower bound)."""
+    server_reason: str | None = None
+    """Why `server` is null."""
 
 
 class Increase(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,12 @@ def series(
     return [(t, sum(v) / len(v)) for t, v in sorted(at.items())]
 
 
+def why_absent(samples: Iterable[Sample]) -> str:
+    """Why a series of the server has no reading: it exports none, or its page was never read."""
+    read = any(s.metric == "scrape.ok" and s.value == 1.0 for s in samples)
+    return "not exported" if read else "no server metrics"
+
+
 def largest(samples: Iterable[Sample], metric: str) -> float | None:
     """Largest reading of any label set; null when there is none."""
     return max((value for _, value in readings(samples, metric)), default=None)
@@ -140,5 +148,6 @@ def max_active(
         value = largest(samples, metric)
         if value is not None:
             out.server, out.server_source = value, source
-            break
+            return out
+    out.server_reason = why_absent(samples)
     return out

@@ -14,6 +14,7 @@ from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.rundata import RunData
 from kvprobe.summary import activity, latency, rates
+from kvprobe.summary.arrival import Arrival, read_arrival
 from kvprobe.summary.jsonable import jsonable
 from kvprobe.summary.layout import PromptLayout, read_layout
 from kvprobe.summary.memory import Memory, memory
@@ -68,6 +69,7 @@ class Summary(msgspec.Struct, kw_only=True):
     model: str | None
     engine: str | None
     engine_version: str | None
+    arrival: Arrival
     requests: rates.Requests
     failures: list[rates.FailureGroup]
     window: rates.Window
@@ -114,6 +116,7 @@ def summarise(run: RunData) -> Summary:
         model=_text(target.get("model")),
         engine=_text(engine.get("name")),
         engine_version=_text(engine.get("version")),
+        arrival=read_arrival(run),
         requests=counted,
         failures=rates.failure_groups(measured),
         window=span,
@@ -150,7 +153,7 @@ def _metrics(
     delays = [v for r in measured if (v := latency.dispatch_delay_s(r)) is not None]
     reasons = {"output_tokens_per_s": why, "kv_usage_max": usage.reason}
     if preemptions is None:
-        reasons["preemptions"] = "not exported"
+        reasons["preemptions"] = activity.why_absent(run.samples)
     return Metrics(
         **{name: latency.latency(name, measured) for name in latency.LATENCIES},
         tpot_s=latency.per_token(measured),
@@ -179,7 +182,7 @@ def _kv_usage(run: RunData, span: rates.Window) -> KvUsage:
     start, end = marks[0] or span.start_ns, marks[1] or span.end_ns
     points = activity.series(run.samples, activity.KV_USAGE, start, end)
     if not points:
-        return KvUsage(reason="not exported")
+        return KvUsage(reason=activity.why_absent(run.samples))
     origin = start if start is not None else points[0][0]
     values = [v for _, v in points]
     inside = [

@@ -34,6 +34,9 @@ class PromptLayout(msgspec.Struct, kw_only=True):
     changing_tokens: int | None = None
     shared_prefix_tokens: int | None = None
     """Typical (median) length of the longest prefix that a prompt shares with an earlier one."""
+    reuse_distance_tokens: list[int] = msgspec.field(default_factory=list)
+    """Quantiles, evenly spaced up to the largest: tokens of other blocks that were used between two
+    uses of a block. A cache that holds fewer has dropped it by then. Empty when not known."""
     block_size_tokens: int | None = None
     """Null when the analysis had to assume one."""
     source: str = "prompt_layout"
@@ -57,8 +60,14 @@ def read_layout(facts: Iterable[Fact]) -> PromptLayout:
         shared_body_tokens=_whole(found.get("shared_body_tokens")),
         changing_tokens=_whole(found.get("changing_tokens")),
         shared_prefix_tokens=_whole(found.get("shared_prefix_tokens")),
+        reuse_distance_tokens=_distances(found.get("reuse_distance_tokens")),
         block_size_tokens=None if found.get("block_size_assumed") else _whole(found.get("block_size")),
     )
+
+
+def _distances(value: Any) -> list[int]:
+    found = [_whole(v) for v in value] if isinstance(value, list) else []
+    return [v for v in found if v is not None] if None not in found else []
 
 
 def _ratio(value: Any) -> float | None:

@@ -23,7 +23,9 @@ class Memory(msgspec.Struct, kw_only=True):
     kv_blocks: int | None = None
     kv_block_size_tokens: int | None = None
     kv_pool_tokens: int | None = None
-    """blocks x block size."""
+    """What the engine says that it can hold, else blocks x block size (an upper bound)."""
+    kv_pool_reason: str | None = None
+    """Why the pool is null."""
     gpu_used_max_bytes: dict[str, float] = msgspec.field(default_factory=dict)
     gpu_note: str | None = None
     """What NVML said when there is no device."""
@@ -48,6 +50,8 @@ def memory(run: RunData) -> Memory:
     if nvml and isinstance(nvml[-1], str):
         out.gpu_note = nvml[-1]
     _pool(out, cache_config(run), activity.largest(run.samples, "engine.kv_blocks_total"))
+    if out.kv_pool_tokens is None and out.kv_pool_bytes is None:
+        out.kv_pool_reason = activity.why_absent(run.samples)
     return out
 
 
@@ -56,7 +60,9 @@ def _pool(out: Memory, config: dict[str, Any], exported_blocks: float | None) ->
     out.kv_blocks = whole(config.get("num_gpu_blocks"))
     if out.kv_blocks is None and exported_blocks is not None:
         out.kv_blocks = int(exported_blocks)
-    if out.kv_blocks is not None and out.kv_block_size_tokens is not None:
+    # Engines keep a block for themselves (vLLM's null block): their own word comes first.
+    out.kv_pool_tokens = whole(config.get("kv_cache_size_tokens"))
+    if out.kv_pool_tokens is None and out.kv_blocks is not None and out.kv_block_size_tokens is not None:
         out.kv_pool_tokens = out.kv_blocks * out.kv_block_size_tokens
     for label in _POOL_BYTES_LABELS:
         if (value := whole(config.get(label))) is not None:

@@ -56,7 +56,8 @@ def prefix_hit_rate(run: RunData, measured: Sequence[RequestRecord]) -> PrefixHi
     elif cached is not None and prompt:
         out.got, out.got_source = cached / prompt, "usage"
     else:
-        out.reason = "the prefix counters did not move" if queries is not None else "not exported"
+        still = "the prefix counters did not move"
+        out.reason = still if queries is not None else activity.why_absent(run.samples)
     return out
 
 

@@ -11,7 +11,7 @@ def seconds(value: float) -> str:
     if size >= 100:
         return f"{value:,.0f} s"
     if size >= 1:
-        return f"{value:.3g} s" if size < 9.995 else f"{value:.1f} s"
+        return f"{value:.2f} s" if size < 9.995 else f"{value:.1f} s"
     if size >= 1e-3:
         return f"{figures(value * 1e3)} ms"
     return f"{figures(value * 1e6)} us" if value else "0 ms"

@@ -33,7 +33,10 @@ class Usage:
 
 
 class Allocator(Protocol):
-    """Room for tokens. Called by the engine thread only."""
+    """Room for tokens. Called by the engine thread only.
+
+    It writes each sequence's `block_table`, which attention reads; nobody else does.
+    """
 
     name: str
     block_size: int

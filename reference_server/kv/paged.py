@@ -31,14 +31,15 @@ class PagedAllocator:
         return self.pool.total * self.block_size
 
     def begin(self, sequence: Sequence) -> int:
-        if sequence.blocks:
+        if sequence.block_table:
             raise IntegrityError(f"{sequence.request_id} already holds blocks")
         if not self.prefix_caching:
             return 0
         hit = self._longest_hit(sequence)
         for block in hit:
             self.pool.share(block)
-        sequence.blocks = hit
+        sequence.block_table = [block.block_id for block in hit]
+        sequence.num_committed_blocks = len(hit)
         return len(hit) * self.block_size
 
     def _longest_hit(self, sequence: Sequence) -> list[Block]:
@@ -52,11 +53,11 @@ class PagedAllocator:
         return hit
 
     def extend(self, sequence: Sequence, num_tokens: int) -> bool:
-        wanted = blocks_for(num_tokens, self.block_size) - len(sequence.blocks)
+        wanted = blocks_for(num_tokens, self.block_size) - len(sequence.block_table)
         if wanted > self.pool.available:
             return False
         if wanted > 0:
-            sequence.blocks.extend(self.pool.take(wanted))
+            sequence.block_table.extend(block.block_id for block in self.pool.take(wanted))
         return True
 
     def commit(self, sequence: Sequence) -> None:
@@ -67,17 +68,18 @@ class PagedAllocator:
             return
         digests = sequence.chain.grow(sequence.tokens)
         for index in range(sequence.num_committed_blocks, full):
-            if sequence.blocks[index].hash is None:
-                self.pool.remember(sequence.blocks[index], digests[index])
+            block = self.pool.block(sequence.block_table[index])
+            if block.hash is None:
+                self.pool.remember(block, digests[index])
         sequence.num_committed_blocks = full
 
     def release(self, sequence: Sequence) -> None:
-        self.pool.release(reversed(sequence.blocks))
-        sequence.blocks = []
+        self.pool.release(self.pool.block(block_id) for block_id in reversed(sequence.block_table))
+        sequence.block_table = []
         sequence.num_committed_blocks = 0
 
     def usage(self, holders: Iterable[Sequence]) -> Usage:
-        tail = sum(len(s.blocks) * self.block_size - s.num_computed for s in holders)
+        tail = sum(len(s.block_table) * self.block_size - s.num_computed for s in holders)
         return Usage(
             blocks_total=self.pool.total,
             blocks_used=self.pool.used,
@@ -90,7 +92,7 @@ class PagedAllocator:
     def check(self, holders: Iterable[Sequence]) -> None:
         owners: Counter[int] = Counter()
         for sequence in holders:
-            ids = [block.block_id for block in sequence.blocks]
+            ids = sequence.block_table
             if len(set(ids)) != len(ids):
                 raise IntegrityError(f"{sequence.request_id} lists a block twice")
             if sequence.num_computed > len(ids) * self.block_size:

@@ -207,6 +207,9 @@ class BlockPool:
             if block.hash is not None and block.block_id not in self._by_hash.get(block.hash, {}):
                 raise IntegrityError(f"{block!r} cannot be found by its hash")
             cached += block.refcount == 0 and block.hash is not None
+        for digest, same in self._by_hash.items():
+            if not same or any(block.hash != digest for block in same.values()):
+                raise IntegrityError("the hash index points to a block that holds something else")
         if cached != self.cached:
             raise IntegrityError(f"{cached} cached blocks, counted {self.cached}")
         if NULL_BLOCK_ID in queued or NULL_BLOCK_ID in owners:

@@ -1,4 +1,8 @@
-"""What happens to a sequence that has to give its memory up. The scheduler does not know."""
+"""How a waiting sequence comes by memory, and what becomes of one that has to give its own up.
+
+The scheduler asks for admission and for eviction and does not know what they do. Both stand here,
+because what eviction leaves behind (nothing, or a copy elsewhere) is what admission starts from.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,21 @@ from reference_server.sequence import Sequence
 
 
 class PreemptionManager(Protocol):
-    """Takes a running sequence's memory, so that it can be scheduled anew later."""
+    """Gives memory to waiting sequences and takes it from running ones."""
 
     name: str
 
+    def admit(self, sequence: Sequence, most_new: int) -> bool:
+        """Memory for all that is stored already and for up to `most_new` tokens beyond it.
+
+        Sets `num_computed` to what is stored. False, and nothing changed, when there is no room.
+        """
+
     def evict(self, sequence: Sequence) -> None:
-        """Free the sequence's memory; afterwards it waits like a new one."""
+        """Free a running sequence's memory; afterwards it waits like a new one."""
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence, running or waiting, for good."""
 
 
 class RecomputePreemption:
@@ -28,6 +41,17 @@ class RecomputePreemption:
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
 
+    def admit(self, sequence: Sequence, most_new: int) -> bool:
+        stored = self._allocator.begin(sequence)
+        if not self._allocator.extend(sequence, min(len(sequence.tokens), stored + most_new)):
+            self._allocator.release(sequence)
+            return False
+        sequence.num_computed = stored
+        return True
+
     def evict(self, sequence: Sequence) -> None:
         self._allocator.release(sequence)
         sequence.num_computed = 0
+
+    def drop(self, sequence: Sequence) -> None:
+        self._allocator.release(sequence)

@@ -171,3 +171,16 @@ def test_verdict_of_an_interval(lo: float, hi: float, verdict: str) -> None:
 
 def test_no_interval_cannot_tell() -> None:
     assert judge_ratio(Ratio(value=1.0)) == "cannot_tell"
+
+
+def test_a_plain_ratio_never_says_that_decode_differed() -> None:
+    """Cold requests that decode beside no warm one, in the company of others' prefill."""
+    made = [record(i, prefix=f"p{i}", cached=0, sent_ms=i, gap_ms=20) for i in range(30)]
+    made += [record(100 + i, prefix=f"p{i}", cached=544, sent_ms=90_000 + 400 * i) for i in range(30)]
+    waiting = [record(200 + i, sent_ms=0, ttft_ms=60_000, cached=None) for i in range(2)]
+    found = contrast(made, made + waiting)
+    assert found is not None
+    assert found.decode is not None
+    assert found.tpot_ratio is not None
+    assert judge_ratio(found.tpot_ratio) == "differs"
+    assert (found.decode.method, found.decode.verdict) == ("plain", "cannot_tell")

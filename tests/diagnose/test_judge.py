@@ -9,6 +9,7 @@ import pytest
 
 from kvprobe.diagnose.judge import diagnose_run
 from kvprobe.diagnose.model import Diagnosis, Finding
+from kvprobe.evidence.records import OpenedRequest
 from kvprobe.summary.build import summarise
 from tests.summary.synthetic import T0, Made, failed, healthy, record
 
@@ -195,6 +196,11 @@ def test_a_query_counter_that_stood_still_is_likely_off() -> None:
     assert primary(found).confidence == "likely"
 
 
+def test_off_tells_what_these_prompts_could_reuse_as_they_were_sent() -> None:
+    why = primary(diagnose(config(timestamp_first(), enable_prefix_caching="False"))).why
+    assert why.startswith("As sent, 3.0 % of the prompt tokens could be reused (80.0 % with")
+
+
 def test_the_engine_says_on_and_a_silent_counter_does_not_overrule_it() -> None:
     made = config(no_hits(), enable_prefix_caching="True")
     for s in made.samples:
@@ -248,6 +254,27 @@ def test_with_a_full_pool_eviction_is_suspected() -> None:
     assert primary(found).confidence == "suspected"
 
 
+def far_apart(distances: list[int], *, pool_tokens: int = 1_520) -> Made:
+    """Few hits, and so many tokens between two uses of a prefix; the pool's gauge stays low."""
+    made = some_hits(0.4)
+    replace(made, "cache_config", {"block_size": "16", "kv_cache_size_tokens": str(pool_tokens)})
+    return made.fact("prompt_layout", {"ceiling_as_sent": 0.74, "reuse_distance_tokens": distances})
+
+
+def test_prefixes_that_come_back_later_than_the_pool_can_keep_them_were_evicted() -> None:
+    """The usage gauge counts what running requests hold: a cache can overflow with a pool half free."""
+    found = diagnose(far_apart([500] * 6 + [4_000] * 14))
+    assert found.primary == "prefix_evicted"
+    assert primary(found).confidence == "likely"
+    assert "4,000 other tokens" in primary(found).why
+    assert "1,520" in primary(found).why
+
+
+def test_prefixes_that_the_pool_could_keep_were_not_evicted() -> None:
+    assert diagnose(far_apart([500] * 20)).primary == "unknown"
+    assert diagnose(far_apart([4_000] * 20, pool_tokens=65_536)).primary == "unknown"
+
+
 def test_most_hits_is_well_enough() -> None:
     assert diagnose(some_hits(0.8)).primary == "healthy_baseline"
 
@@ -267,7 +294,7 @@ def test_prefixes_that_were_still_being_computed_are_nobodys_fault() -> None:
 # -- the pool ----------------------------------------------------------------------------------
 
 
-def pool(usage: float, waiting: float, preemptions: float = 0.0) -> list[str]:
+def pool(usage: float, waiting: float, preemptions: float = 0.0) -> Diagnosis:
     made = healthy()
     for s in made.samples:
         if s.metric == "engine.kv_usage_ratio":
@@ -276,23 +303,32 @@ def pool(usage: float, waiting: float, preemptions: float = 0.0) -> list[str]:
             s.value = waiting
         if s.metric == "engine.preemptions_total" and s.t_ns > T0:
             s.value = preemptions
-    return [o.id for o in diagnose(made).observations if o.id.startswith("kv_pool")]
+    return diagnose(made)
 
 
 @pytest.mark.parametrize(
     ("usage", "waiting", "preemptions", "found"),
     [
-        (0.95, 0, 0, []),
-        (0.95, 3, 0, ["kv_pool_pressure"]),
-        (0.95, 0, 12, ["kv_pool_pressure"]),
-        (0.76, 14, 0, []),
-        (0.2, 0, 0, ["kv_pool_idle"]),
-        (0.2, 5, 0, []),
-        (0.5, 0, 0, []),
+        (0.95, 0, 0, ("healthy_baseline", False)),
+        (0.95, 3, 0, ("kv_pool_pressure", False)),
+        (0.95, 0, 12, ("kv_pool_pressure", False)),
+        (0.76, 14, 0, ("healthy_baseline", False)),
+        (0.2, 0, 0, ("healthy_baseline", True)),
+        (0.2, 5, 0, ("healthy_baseline", False)),
+        (0.5, 0, 0, ("healthy_baseline", False)),
     ],
 )
-def test_pool(usage: float, waiting: float, preemptions: float, found: list[str]) -> None:
-    assert pool(usage, waiting, preemptions) == found
+def test_pool(usage: float, waiting: float, preemptions: float, found: tuple[str, bool]) -> None:
+    told = pool(usage, waiting, preemptions)
+    assert (told.primary, any(o.id == "kv_pool_idle" for o in told.observations)) == found
+
+
+def test_a_pool_that_preempts_is_a_fault_and_says_how_many_requests_it_holds() -> None:
+    one = primary(pool(0.95, 0, 12))
+    assert one.confidence == "certain"
+    assert "12 preemptions" in one.why
+    assert "65,536 tokens, 97.5 typical requests of 672 tokens" in one.why
+    assert primary(pool(0.95, 3, 0)).confidence == "likely"
 
 
 def test_a_server_that_exports_no_queue_is_not_called_idle() -> None:
@@ -384,6 +420,24 @@ def test_a_warm_cache_names_no_cause() -> None:
     found = diagnose(replace(healthy(), "prefix_hit_rate_ceiling", 0.0))
     assert found.primary == "unknown"
     assert "the cache was warm before the run" in primary(found).why
+
+
+def test_a_client_that_stood_still_is_its_own_cause() -> None:
+    made = healthy()
+    next(s for s in made.samples if s.metric == "client.loop_lag_s").value = 3.0
+    found = diagnose(made)
+    assert found.primary == "client_bound"
+    assert "stood still for 3.00 s" in primary(found).why
+
+
+def test_requests_without_a_record_are_a_defect_of_the_load_generator() -> None:
+    made = healthy()
+    made.opened = [OpenedRequest(request_id="lost", plan_index=9, intended_ns=T0, sent_ns=T0)]
+    found = diagnose(made)
+    assert found.primary == "client_bound"
+    assert "1 request of 193 left no record" in primary(found).why
+    made.status = "killed"  # then it was only in flight
+    assert diagnose(made).primary == "healthy_baseline"
 
 
 def test_no_request_at_all() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kvprobe.diagnose import client_checks, validity
 from kvprobe.diagnose.issues import Issue
+from kvprobe.diagnose.rules.client import client_bound
 from kvprobe.diagnose.view import View
 from kvprobe.evidence.samples import Sample
 from kvprobe.summary.build import summarise
@@ -99,6 +100,55 @@ def test_batched_reads_need_evidence_of_the_client() -> None:
     stalled = batched(shared_receive_chunks=0)
     stalled.gauge("client.loop_lag_s", [0.050] * 20, every_ms=250)
     assert "batched_reads" in invalid(stalled)
+
+
+def test_a_server_that_sends_batches_to_a_punctual_client_is_not_blamed_on_the_client() -> None:
+    made = batched(shared_receive_chunks=25)
+    made.gauge("client.loop_lag_s", [0.002] * 20, every_ms=250)
+    assert invalid(made) == ["batched_stream"]
+    assert client_bound(issues(made)) is None
+
+
+def test_one_late_request_of_many_is_a_hiccup_and_two_are_not() -> None:
+    made = late(40, 0)
+    made.records[7].intended_ns -= 40 * MS
+    assert "late_client" not in invalid(made)
+    assert "1 of 40 were late" in warnings(made)
+    made.records[9].intended_ns -= 40 * MS
+    assert "late_client" in invalid(made)
+
+
+def test_a_late_loop_matters_even_without_a_median() -> None:
+    made = Made(records=[record(i, sent_ms=200 * i) for i in range(3)])
+    assert "late_client" in invalid(made.gauge("client.loop_lag_s", [0.05] * 8, every_ms=100))
+
+
+def test_a_stall_of_the_client_is_told_before_it_is_a_standstill() -> None:
+    made = healthy()
+    next(s for s in made.samples if s.metric == "client.loop_lag_s").value = 0.9
+    assert invalid(made) == []
+    assert "stalled for up to 900 ms (1 stall of 100 ms or more)" in warnings(made)
+    assert "stalled" not in warnings(healthy())
+
+
+def test_a_long_time_without_samples_is_told() -> None:
+    made = healthy()
+    scrapes = [s for s in made.samples if s.metric == "scrape.ok"]
+    for s in scrapes[3:10]:
+        made.samples.remove(s)
+    assert "nothing was sampled for 4.00 s (usually every 500 ms)" in warnings(made)
+    assert "nothing was sampled" not in warnings(healthy())
+
+
+def test_a_schedule_that_outruns_the_server_is_told() -> None:
+    made = Made(records=[record(i, sent_ms=33 * i, ttft_ms=100 + 80 * i) for i in range(120)])
+    made.workload["arrival"] = {"open": {"process": "poisson", "rate": 30.0}}
+    assert "does not keep up: 30.5 requests/s were sent and 8.9" in warnings(made)
+    made.workload["arrival"] = {"closed": {"users": 120}}
+    assert "keep up" not in warnings(made)
+    easy = Made(records=[record(i, sent_ms=330 * i) for i in range(120)])
+    easy.workload["arrival"] = {"open": {"process": "poisson", "rate": 3.0}}
+    assert "keep up" not in warnings(easy)
 
 
 def test_client_out_of_cpu() -> None:

@@ -332,6 +332,14 @@ def test_a_stale_kept_connection_is_retried_once_on_a_new_one():
     assert not client.connection.reused
 
 
+def test_a_connection_made_ahead_is_new_until_it_carried_a_request():
+    with serve(reset_at_once) as server, client_of(server.url) as client:
+        client.connection.connect()
+        record = client.send()
+        assert server.connections == 1
+    assert record.failure == "reset_before_headers"
+
+
 @pytest.mark.parametrize(
     ("bytes_before", "kind"),
     [(OK_HEAD + http_chunk(chunk("a")), "reset_mid_stream"), (OK_HEAD[:20], "reset_before_headers")],

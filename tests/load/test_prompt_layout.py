@@ -14,6 +14,7 @@ from kvprobe.load import prompt_layout
 from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.prompt_layout import analyse_prompts
 from kvprobe.load.prompts import PromptSource
+from kvprobe.load.reuse_distance import ReuseDistances
 from kvprobe.load.token_view import split_pieces
 from kvprobe.load.words import WORDS
 from kvprobe.load.workload import load_workload
@@ -267,3 +268,53 @@ def test_moving_never_loses_and_gains_what_brute_force_says(seed: int, where: in
     oracle = brute_force_ceiling([list(text.encode()) for text in by_hand], 16) / total
     assert value["ceiling_if_moved"] == pytest.approx(oracle, abs=0.03)
     assert value["diverge_token"] is not None
+
+
+# -- how far apart reuses are ------------------------------------------------------------------------
+
+
+def lru_hits(rows: list[list[int]], block: int, capacity_blocks: int) -> int:
+    """Blocks served by a cache that drops the block unused for longest; slow and plain."""
+    cache: list[tuple[int, ...]] = []
+    hits = 0
+    for row in rows:
+        hitting, usable = True, (len(row) - 1) // block
+        for index in range(len(row) // block):
+            key = tuple(row[: (index + 1) * block])
+            hitting = hitting and key in cache
+            hits += hitting and index < usable
+        for index in range(len(row) // block):
+            key = tuple(row[: (index + 1) * block])
+            if key in cache:
+                cache.remove(key)
+            cache.append(key)
+        del cache[: max(len(cache) - capacity_blocks, 0)]
+    return hits
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reuse_distances_say_what_a_cache_of_any_size_would_serve(seed: int) -> None:
+    rng = random.Random(seed)
+    heads = [[rng.randrange(10**6) for _ in range(rng.choice([8, 12, 20]))] for _ in range(6)]
+    rows = [rng.choice(heads) + [rng.randrange(10**6) for _ in range(5)] for _ in range(20)]
+    distances = ReuseDistances(4, len(rows))
+    for row in rows:
+        distances.admit(row, counted=True)
+    found = distances.quantiles()
+    assert found is not None
+    assert found == sorted(found)
+    everything = lru_hits(rows, 4, 10**6)
+    for capacity in (10, 20, 40, 80):
+        served = sum(1 for d in found if d < 4 * capacity) / len(found)
+        # Blocks of one prompt enter the cache together: a prompt's own length is the only difference.
+        low = lru_hits(rows, 4, max(capacity - 7, 0)) / everything
+        high = lru_hits(rows, 4, capacity + 7) / everything
+        assert low - 0.06 <= served <= high + 0.06
+
+
+def test_no_reuse_has_no_distance() -> None:
+    assert layout([words(i, 40) for i in range(5)])["reuse_distance_tokens"] is None
+    again = layout([words(0, 40), words(0, 40)])["reuse_distance_tokens"]
+    assert set(again) == {0}
+    between = layout([words(0, 40), words(1, 40), words(0, 40)])["reuse_distance_tokens"]
+    assert set(between) == {16 * (len(words(1, 40)) // 16)}

@@ -152,4 +152,4 @@ def test_fields():
 @given(DOCUMENTS)
 def test_has_data_never_misses_an_event_with_data(text):
     for raw in SseSplitter().feed(text.encode()):
-        assert has_data(raw.block) or event_data(raw.block) is None
+        assert has_data(raw.block) == bool((event_data(raw.block) or b"").strip())

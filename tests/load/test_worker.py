@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvprobe.load.job import BreakerSpec, TargetSpec
+from tests.faults.kit import DONE, chunk, playing, serve
 from tests.load.truth import truth_server
 from tests.load.worker_kit import WorkerUnderTest, worker, workload
 
@@ -50,6 +51,33 @@ def test_closed_loop_sends_what_was_planned_warm_up_first(spool):
     assert min(r.sent_ns for r in records) >= t0_ns
     assert [e.event for e in driven.events if e.event != "progress"] == ["ready", "draining", "finished"]
     assert sum(r.retained_text is not None for r in records) == 8
+
+
+def test_all_users_of_a_closed_loop_begin_at_one_instant_and_are_connected_by_then(spool):
+    """What it takes to make a request and a connection is no lateness of the first requests."""
+    plan = workload({"closed": {"users": 5}}, requests=10)
+    with serve(playing(chunk("a"), chunk(finish="stop"), DONE)) as server:
+        with worker(server.url, plan, spool) as driven:
+            driven.hear("ready")
+            deadline = time.monotonic() + 10
+            while server.connections < 5 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert server.connections == 5, "before anybody said go"
+            t0_ns = time.monotonic_ns() + 200_000_000
+            driven.say("go", t0_ns=t0_ns)
+            driven.finish()
+        assert server.connections == 5
+    records = sorted(driven.spooled().records, key=lambda r: r.sent_ns)
+    assert [r.intended_ns for r in records[:5]] == [t0_ns] * 5
+    assert all(r.intended_ns > t0_ns for r in records[5:])
+
+
+def test_fewer_requests_than_users(spool):
+    plan = workload({"closed": {"users": 8}}, requests=3)
+    with truth_server(*FAST) as server, worker(server.url, plan, spool) as driven:
+        driven.go()
+        last = driven.finish()
+    assert (last.reason, last.sent, last.ok) == ("planned", 3, 3)
 
 
 def test_the_warm_up_hands_over_without_a_drain(spool):

@@ -79,7 +79,7 @@ def test_two_equal_prompts_in_one_step_keep_both_copies() -> None:
     one, other = rig.add(words(4, 80), 3), rig.add(words(4, 80), 3)
     rig.step()
     assert one.cached_tokens == other.cached_tokens == 0
-    ids = [{block.block_id for block in sequence.blocks} for sequence in (one, other)]
+    ids = [set(sequence.block_table) for sequence in (one, other)]
     assert not ids[0] & ids[1]
     rig.drain()
     assert rig.text(one) == rig.text(other)
@@ -96,9 +96,9 @@ def test_a_running_request_shares_its_blocks() -> None:
     rig.step()
     guest = rig.add(prompt + "B", 20)
     rig.step()
-    assert [b.block_id for b in guest.blocks[:4]] == [b.block_id for b in holder.blocks[:4]]
-    assert all(block.refcount == 2 for block in guest.blocks[:4])
-    assert rig.core.state.usage.blocks_used < len(holder.blocks) + len(guest.blocks)
+    assert guest.block_table[:4] == holder.block_table[:4]
+    assert all(block.refcount == 2 for block in map(allocator_of(rig).pool.block, guest.block_table[:4]))
+    assert rig.core.state.usage.blocks_used < len(holder.block_table) + len(guest.block_table)
     rig.drain()
     assert rig.core.state.usage.blocks_used == 0
 
@@ -126,8 +126,8 @@ def test_a_block_shared_by_two_survives_the_preemption_of_one() -> None:
     while not new.num_preemptions:
         assert rig.core.has_work
         rig.step()
-    assert new.blocks == []
-    assert all(block.refcount == 1 for block in old.blocks)
+    assert new.block_table == []
+    assert all(block.refcount == 1 for block in map(allocator_of(rig).pool.block, old.block_table))
     rig.drain()
     assert [rig.text(old), rig.text(new)] == expected
 

@@ -70,6 +70,46 @@ def test_the_first_screen_has_verdict_reason_and_what_to_do() -> None:
     assert "remedy" in screen
 
 
+def test_the_first_screen_says_whether_the_numbers_may_be_quoted() -> None:
+    for made, told in ((healthy(), "validity valid"), (late_client(healthy()), "validity INVALID")):
+        screen = words("\n".join(render(made, width=80).splitlines()[:8]))
+        assert told in screen
+        assert "the client was late" in screen or "warning" in screen
+    screen = words("\n".join(render(healthy(), width=80).splitlines()[:20]))
+    assert "saves prefill, never decode" in screen
+
+
+def test_how_the_load_arrived_is_told_in_its_own_words() -> None:
+    made = healthy()
+    made.workload["arrival"] = {"closed": {"users": 4, "think_time": "0s"}}
+    text = words(render(made))
+    assert "closed loop, 4 users" in text
+    assert "wanted" not in text
+    assert "requests/s done" in text
+    made.workload["arrival"] = {"open": {"process": "poisson", "rate": 30}}
+    text = words(render(made))
+    assert "open loop, poisson arrivals" in text
+    assert "asked for 30.0/s" in text
+    made.workload["arrival"] = ["nonsense"]
+    assert "/s wanted" in words(render(made))
+
+
+def test_a_page_that_was_never_read_is_not_a_server_that_exports_nothing() -> None:
+    made = healthy()
+    made.samples = [s for s in made.samples if not s.metric.startswith(("engine", "scrape"))]
+    made.facts = [f for f in made.facts if f.name != "cache_config"]
+    text = words(render(made))
+    assert "KV use no server metrics" in text
+    assert "KV pool: no server metrics" in text
+    assert "not exported" not in text
+
+
+def test_too_few_for_a_median_show_what_was_seen() -> None:
+    text = render(Made(records=[record(0), record(1, sent_ms=500, ttft_ms=150)]), width=80)
+    assert "seen 100 ms-150 ms" in text
+    assert "nothing wrong was found in 2 requests, which is few" in text
+
+
 def test_failures_stand_before_the_latencies() -> None:
     made = healthy()
     made.records += [failed(i, "status", status_code=503, failure_detail="overloaded") for i in range(3)]

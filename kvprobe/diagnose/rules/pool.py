@@ -1,4 +1,4 @@
-"""The KV pool: under pressure, or idle. Told as observations; a cause needs more than a gauge.
+"""The KV pool: under pressure (a finding), or idle (an observation).
 
 Usage at or above 90 % alone is not pressure: a pool is there to be used. Pressure is high usage
 together with preemptions, or with a queue. Usage below 30 % says that memory is not the limit only
@@ -7,12 +7,14 @@ if nothing waited.
 
 from __future__ import annotations
 
-from kvprobe.diagnose.model import Observation, Quantity
-from kvprobe.diagnose.rules.base import Outcome
+from kvprobe.diagnose.model import Evidence, Observation, Quantity
+from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
-from kvprobe.summary.units import percent, plural, whole
+from kvprobe.summary.units import figures, percent, plural, whole
 
+PREEMPTIONS = "engine.preemptions_total"
+WAITING = "engine.requests_waiting"
 RED_LINE = 0.90
 IDLE = 0.30
 MIN_SAMPLES = 5
@@ -21,34 +23,70 @@ QUEUED_SAMPLES = 2
 
 def kv_pool(view: View) -> Outcome:
     usage = view.load_series(activity.KV_USAGE)
-    waiting = view.load_series("engine.requests_waiting")
+    waiting = view.load_series(WAITING)
     if len(usage) < MIN_SAMPLES:
         return Outcome()
-    found = _pressure(view, usage, waiting) or _idle(usage, waiting)
-    return Outcome(observations=[found] if found else [])
+    pressure = _pressure(view, usage, waiting)
+    if pressure is not None:
+        return Outcome(candidates=[pressure])
+    idle = _idle(usage, waiting)
+    return Outcome(observations=[idle] if idle else [])
 
 
-def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Point]) -> Observation | None:
+def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Point]) -> Candidate | None:
+    """Needs: a pool at the red line together with preemptions or a queue. Refuted by neither of them."""
     high = {t for t, v in usage if v >= RED_LINE}
     queued = sum(1 for t, v in waiting if v > 0 and t in high)
-    preempted = view.increase("engine.preemptions_total")
+    preempted = view.increase(PREEMPTIONS)
     preemptions = preempted.value if preempted else 0.0
     if not high or (preemptions <= 0 and queued < QUEUED_SAMPLES):
         return None
-    signs = [f"{whole(preemptions)} preemptions"] if preemptions > 0 else []
-    signs += [f"requests waiting in {plural(queued, 'reading')}"] if queued else []
+    signs = [plural(round(preemptions), "preemption")] if preemptions > 0 else []
+    signs += [f"requests waiting in {queued} of these"] if queued else []
     most = max(v for _, v in usage)
-    return Observation(
-        id="kv_pool_pressure",
-        text=f"The KV pool was under pressure: {percent(RED_LINE)} or more in use in {len(high)} of "
-        f"{plural(len(usage), 'reading')} (max {percent(most)}), with {' and '.join(signs)}. "
-        "A burst now queues or is computed twice.",
-        facts={
-            "kv_usage_max": Quantity(most, "ratio"),
-            "readings_at_red_line": Quantity(len(high), "count"),
-            "preemptions": Quantity(preempted.value if preempted else None, "count"),
-            "readings_with_queue": Quantity(queued if waiting else None, "count"),
-        },
+    found = finding(
+        "kv_pool_pressure",
+        "certain" if preemptions > 0 else "likely",
+        f"The KV pool was too small for this load: {percent(RED_LINE)} or more of it was in use in "
+        f"{len(high)} of {plural(len(usage), 'reading')} (max {percent(most)}), with "
+        f"{' and '.join(signs)}{_holds(view)}.",
+        [
+            evidence(
+                activity.KV_USAGE,
+                f"up to {percent(most)} of the pool in use",
+                kv_usage_max=(most, "ratio"),
+                readings_at_red_line=(len(high), "count"),
+            ),
+            *_signs(preempted.value if preempted else None, queued if waiting else None),
+        ],
+        check_first=["how many requests of this length the pool holds at once, against the users"],
+        remedy=["a larger KV pool, or a limit on concurrent sequences that the pool can hold"],
+        would_change_my_mind=["the same latencies, and no preemptions, with a pool twice as large"],
+    )
+    return Candidate(finding=found, timing_free=True)
+
+
+def _signs(preemptions: float | None, queued: int | None) -> list[Evidence]:
+    told = []
+    if preemptions is not None:
+        text = f"{plural(round(preemptions), 'preemption')} (each computes a request's tokens again)"
+        told.append(evidence(PREEMPTIONS, text, preemptions=(preemptions, "count")))
+    if queued is not None:
+        text = f"requests waited in {plural(queued, 'reading')} at the red line"
+        told.append(evidence(WAITING, text, readings_with_queue=(queued, "count")))
+    return told
+
+
+def _holds(view: View) -> str:
+    """The pool in typical requests, where both sizes are known."""
+    metrics = view.summary.metrics
+    prompt, answer = metrics.prompt_tokens.got_median, metrics.completion_tokens.got_median
+    pool = metrics.memory.kv_pool_tokens
+    if not pool or not prompt or answer is None:
+        return ""
+    return (
+        f"; it holds {whole(pool)} tokens, {figures(pool / (prompt + answer))} typical requests of "
+        f"{whole(prompt + answer)} tokens at once"
     )
 
 

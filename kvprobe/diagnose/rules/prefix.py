@@ -10,12 +10,14 @@ from __future__ import annotations
 from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules import prefix_reach
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence
+from kvprobe.diagnose.rules.prefix_evicted import evicted
 from kvprobe.diagnose.rules.prefix_facts import (
     FAR_BELOW,
     MOVING_GAINS,
     NO_HITS,
     any_cached,
     candidate,
+    ceiling_of,
     could_share,
     engine_says_off,
     got_of,
@@ -29,7 +31,6 @@ from kvprobe.summary.units import percent, whole
 
 SUBSTANTIAL = 0.10
 """A hit rate that prompts could reach, below which reuse is not worth a finding."""
-POOL_FULL_RATIO = 0.95
 
 
 def prefix_row(view: View) -> Outcome:
@@ -75,7 +76,7 @@ def caching_off(view: View) -> Candidate | None:
         told.insert(0, still or evidence(activity.PREFIX_QUERIES, "did not move"))
         because = "its prefix cache was never asked while it computed these prompts"
     shown = "no hit was seen" if got is None else f"{percent(got)} came from the cache"
-    why = f"{percent(could)} of the prompt tokens could be reused and {shown}: {because}."
+    why = f"{_possible(view)} and {shown}: {because}."
     return candidate(
         "prefix_caching_off",
         confidence,
@@ -91,6 +92,13 @@ def caching_off(view: View) -> Candidate | None:
             "a configuration that says it is on",
         ],
     )
+
+
+def _possible(view: View) -> str:
+    """What could be reused, as the prompts were sent; what a better layout would add is said apart."""
+    as_sent, could = ceiling_of(view), could_share(view)
+    moved = f" ({percent(could)} with their changing part behind the shared one)" if could > as_sent else ""
+    return f"As sent, {percent(as_sent)} of the prompt tokens could be reused{moved}"
 
 
 def _queries_stood_still(view: View) -> Evidence | None:
@@ -123,7 +131,7 @@ def block_granularity(view: View) -> Candidate | None:
         return None
     why = (
         f"The shared prefix has {whole(shared)} tokens and the cache reuses whole blocks of {whole(block)}: "
-        f"{percent(got)} is correct."
+        f"a hit rate of {percent(got)} is what it must be."
     )
     return candidate(
         "prefix_block_granularity",
@@ -139,37 +147,6 @@ def block_granularity(view: View) -> Candidate | None:
         check_first=["the block size that the engine really uses (hybrid models enlarge it)"],
         remedy=[f"share at least {whole(block)} tokens, or use a smaller block"],
         would_change_my_mind=["a hit on a prefix shorter than one block"],
-    )
-
-
-def evicted(view: View) -> Candidate | None:
-    """Needs: hits far below what was reachable, and a pool that was full. Only ever suspected."""
-    reach, got = prefix_reach.reachable(view), got_of(view)
-    used = view.summary.metrics.kv_usage_max
-    if (
-        got is None
-        or reach < SUBSTANTIAL
-        or got >= FAR_BELOW * reach
-        or used is None
-        or used < POOL_FULL_RATIO
-    ):
-        return None
-    if not view.increase(activity.PREFIX_QUERIES) and not any_cached(view):
-        return None
-    return candidate(
-        "prefix_evicted",
-        "suspected",
-        f"{percent(got)} of the prompt tokens came from the cache where {percent(reach)} could, and the KV "
-        f"pool was up to {percent(used)} full: prefixes may have been dropped before they came again.",
-        [
-            hit_evidence(view),
-            evidence(
-                activity.KV_USAGE, f"up to {percent(used)} of the pool in use", kv_usage_max=(used, "ratio")
-            ),
-        ],
-        check_first=["the hit rate with fewer users (it rises if prefixes were evicted)"],
-        remedy=["a larger KV pool, or fewer distinct prefixes at a time"],
-        would_change_my_mind=["the same low hit rate with a pool that is never full"],
     )
 
 

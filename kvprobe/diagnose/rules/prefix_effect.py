@@ -8,7 +8,10 @@ from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.diagnose.rules.base import Outcome
 from kvprobe.diagnose.view import View
 from kvprobe.summary.quantiles import Quantile, Ratio
-from kvprobe.summary.units import seconds, whole
+from kvprobe.summary.units import percent, seconds, whole
+
+MUCH_QUEUEING = 0.25
+"""From this share of TTFT on, the queue and not prefill decides what a cold and a warm request differ by."""
 
 
 def prefix_effect(view: View) -> Outcome:
@@ -19,7 +22,10 @@ def prefix_effect(view: View) -> Outcome:
     if found.too_small is not None:
         text = f"What prefix hits changed cannot be told: {found.too_small}."
         return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_counts(found))])
-    text = " ".join([_ttft_sentence(found), *_decode_sentences(found), *_meaning(found), *_caveats(found)])
+    queued = _queue_share(view)
+    masked = _masked(queued) if queued is not None and queued > MUCH_QUEUEING else []
+    told = [_ttft_sentence(found), *_decode_sentences(found), *_meaning(found), *masked, *_caveats(found)]
+    text = " ".join(told)
     return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_facts(found))])
 
 
@@ -79,6 +85,11 @@ def _decode_verdict(decode: Decode, told: str) -> str:
         return f"Decode did not change, to within {width:.0f} %: {told}."
     if decode.verdict == "differs":
         return f"Decode differed: {told}; prefix caching itself does not explain that."
+    if decode.method == "plain" and judge_ratio(decode.ratio) == "differs":
+        return (
+            f"Whether decode changed cannot be told: {told}, and too few cold requests decoded beside warm "
+            "ones, or undisturbed, to take that prefill out."
+        )
     return f"Whether decode changed cannot be told to within {100 * UNCHANGED:.0f} %: {told}."
 
 
@@ -99,6 +110,19 @@ def _meaning(c: Contrast) -> list[str]:
     if not _ttft_fell(c):
         return []
     return ["This is what prefix caching does: it saves prefill, never decode."]
+
+
+def _queue_share(view: View) -> float | None:
+    """Share of TTFT that requests spent waiting at the server, by its own histograms; null without."""
+    queue, ttft = view.increase("engine.queue_seconds_sum"), view.increase("engine.ttft_seconds_sum")
+    return min(queue.value / ttft.value, 1.0) if queue and ttft and ttft.value > 0 else None
+
+
+def _masked(share: float) -> list[str]:
+    return [
+        f"But {percent(share)} of all TTFT was waiting in the server's queue, by its own histograms; that "
+        "wait is in both medians, and a run with fewer users would show what a hit saves by itself."
+    ]
 
 
 def _caveats(c: Contrast) -> list[str]:

@@ -69,12 +69,19 @@ def layout_unstable(view: View) -> Candidate | None:
 
 def _quoted(layout: PromptLayout) -> str:
     """The text before the first character that differs, and both texts behind it, short enough for
-    a sentence."""
+    a sentence. What was cut off is marked."""
     if len(layout.diverge_texts) < 2:
         return ""
-    one, another = (text[:CHARS_AFTER] for text in layout.diverge_texts[:2])
-    before = (layout.diverge_before or "")[-CHARS_BEFORE:]
-    return f' (after "{before}" comes "{one}" in one, "{another}" in another)'
+    one, another = (_head(text) for text in layout.diverge_texts[:2])
+    return f' (after "{_tail(layout.diverge_before or "")}" comes "{one}" in one, "{another}" in another)'
+
+
+def _head(text: str) -> str:
+    return text if len(text) <= CHARS_AFTER else f"{text[:CHARS_AFTER]}..."
+
+
+def _tail(text: str) -> str:
+    return text if len(text) <= CHARS_BEFORE else f"...{text[-CHARS_BEFORE:]}"
 
 
 def _saving(view: View) -> Evidence:
