@@ -8,6 +8,7 @@ head of a request. And it refuses what is no HTTP in plain text.
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -87,10 +88,24 @@ class Connection(H11Protocol):
         body = msgspec.json.encode(error_body(error))
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         try:
-            head = h11.Response(status_code=error.status, headers=[*headers, ("connection", "close")])
+            head = h11.Response(
+                status_code=error.status,
+                headers=[*headers, ("connection", "close")],
+                reason=HTTPStatus(error.status).phrase.encode(),
+            )
             answer = [self.conn.send(event) for event in (head, h11.Data(data=body), h11.EndOfMessage())]
         except h11.LocalProtocolError:
             self.transport.abort()
             return
         self.transport.write(b"".join(piece or b"" for piece in answer))
         self.transport.close()
+
+
+def connections(limits: Limits) -> type[Connection]:
+    """The class to give to uvicorn."""
+
+    class Limited(Connection):
+        pass
+
+    Limited.limits = limits
+    return Limited

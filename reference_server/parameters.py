@@ -65,7 +65,12 @@ def refuse_unserved(body: bytes) -> None:
     for name in sorted(NEUTRAL.keys() & given.keys()):
         value = msgspec.json.decode(given[name])
         if value is not None and not any(_same(value, neutral) for neutral in NEUTRAL[name]):
-            raise RequestError(400, f"{name} is not supported with this value; leave it out", param=name)
+            raise RequestError(400, _refusal(name), param=name)
+
+
+def _refusal(name: str) -> str:
+    served = " or ".join(msgspec.json.encode(value).decode() for value in NEUTRAL[name])
+    return f"{name} is not supported" + (f", except as {served}" if served else "") + "; leave it out"
 
 
 def _same(value: object, neutral: object) -> bool:

@@ -17,7 +17,7 @@ import uvicorn
 from reference_server.api import Api
 from reference_server.build import build_core
 from reference_server.config import ServerConfig
-from reference_server.connection import Connection
+from reference_server.connection import connections
 from reference_server.engine import Engine
 from reference_server.errors import ConfigError
 from reference_server.limits import Limits
@@ -60,7 +60,7 @@ async def _serve(config: ServerConfig, engine: Engine, metrics: Metrics, listene
     server = _Server(
         uvicorn.Config(
             api.app(),
-            http=Connection,
+            http=connections(limits),
             ws="none",
             lifespan="off",
             access_log=False,

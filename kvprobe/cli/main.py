@@ -82,6 +82,9 @@ def entry() -> None:
     missing = streams.occupy_missing()
     signal.signal(signal.SIGTERM, _terminated)
     code = main(sys.argv[1:])
+    # All is said and done: a signal while the interpreter goes down must not change the exit code.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if 1 in missing:
         code = gravest(Exit.STDOUT_CLOSED, Exit(code))
     sys.exit(code)

@@ -6,12 +6,13 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from kvprobe.errors import Problem, UsageError
 
 _UNRECOGNISED = re.compile(r"^unrecognized arguments: (\S+)")
+_NO_VALUE = re.compile(r"^argument (--\S+): expected one argument$")
 _CHOICE = re.compile(r"^argument (\S+): invalid choice: '?([^' ]*)'? \(choose from (.*)\)$")
 
 
@@ -43,6 +44,9 @@ class Parser(argparse.ArgumentParser):
                 f"`{found.group(2)}` is no {found.group(1)}: choose from {', '.join(offered)}",
                 _meant(found.group(2), offered) or help_fix,
             )
+        if found := _NO_VALUE.match(message):
+            option = found.group(1).split("/")[-1]
+            return Problem("usage", message, f"a value that begins with `-` needs `=`: {option}='VALUE'")
         return Problem("usage", message, help_fix)
 
     def _all_actions(self) -> list[argparse.Action]:
@@ -71,22 +75,40 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-color", action="store_true", help="no colours (NO_COLOR is obeyed too)")
 
 
-def from_environment(args: argparse.Namespace, converters: dict[str, Callable[[str], object]]) -> None:
-    """Fill options that were not given from `KVPROBE_<OPTION>`; options beat the environment.
+def from_environment(
+    args: argparse.Namespace,
+    values: Sequence[str],
+    flags: Sequence[str] = (),
+    exclusive: Sequence[str] = (),
+) -> dict[str, str]:
+    """Fill options that were not given from `KVPROBE_<OPTION>`, and say which variable filled which.
 
-    `converters` maps the option's dest to the function that reads its text; a bad value raises
-    `UsageError` naming the variable.
+    Options beat the environment: of the `exclusive` ones, one that was given hides the variables of
+    the others. An empty variable counts as not set. Raises `UsageError` naming the variable.
     """
-    for dest, convert in converters.items():
+    chosen = any(getattr(args, dest) is not None for dest in exclusive)
+    origins: dict[str, str] = {}
+    for dest in (*values, *flags):
         variable = f"KVPROBE_{dest.upper()}"
         text = os.environ.get(variable)
-        if text is None or getattr(args, dest) is not None:
+        given = getattr(args, dest) not in (None, False)
+        if not text or given or (chosen and dest in exclusive):
             continue
-        try:
-            setattr(args, dest, convert(text))
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise UsageError(
-                Problem(
-                    "bad_value", f"environment variable {variable}: {error}", f"correct or unset {variable}"
-                )
-            ) from error
+        setattr(args, dest, _truth(variable, text) if dest in flags else text)
+        origins[dest] = variable
+    both = [origins[dest] for dest in exclusive if dest in origins]
+    if len(both) > 1:
+        raise UsageError(
+            Problem("conflict", f"{' and '.join(both)} are both set and exclude each other", "unset one")
+        )
+    return origins
+
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _truth(variable: str, text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        message = f"environment variable {variable}: `{text}` is neither true nor false"
+        raise UsageError(Problem("bad_value", message, f"set it to 1 or 0, or unset {variable}"))
+    return text.lower() in _TRUE

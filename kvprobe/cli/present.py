@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -31,14 +32,23 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
         return
     from kvprobe.report.terminal import render_run
 
-    screen = console(no_color=no_color)
-    with screen.capture() as capture:
-        render_run(summary, diagnosis, screen, banner=_banner(data))
+    page = _Page()
+    render_run(summary, diagnosis, console(page, no_color=no_color), banner=_banner(data))
     # Tables are padded to their width; what is pasted into a ticket should not be.
-    emit("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    emit("\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n")
 
 
-def console(*, no_color: bool) -> Console:
+class _Page(io.StringIO):
+    """Text for stdout, held back until it is whole: rich may ask it what stdout is like, but only
+    `emit` writes there, which knows what to do when it refuses."""
+
+    encoding = property(lambda self: sys.stdout.encoding)
+
+    def isatty(self) -> bool:
+        return sys.stdout.isatty()
+
+
+def console(page: io.StringIO, *, no_color: bool) -> Console:
     """A rich console that never sends an escape code where none was asked for."""
     from rich.console import Console
 
@@ -49,6 +59,7 @@ def console(*, no_color: bool) -> Console:
         or not sys.stdout.isatty()
     )
     return Console(
+        file=page,
         no_color=plain,
         force_terminal=False if plain else None,
         color_system=None if plain else "auto",

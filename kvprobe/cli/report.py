@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from kvprobe.cli.options import add_common
+from kvprobe.cli.options import add_common, from_environment
 from kvprobe.errors import Exit
 
 
@@ -18,6 +18,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from_environment(args, (), ("no_color",))
     from kvprobe.cli.present import present
     from kvprobe.diagnose.judge import diagnose_run
     from kvprobe.evidence.rundir import RunDir

@@ -7,17 +7,35 @@ and stops it.
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kvprobe.cli import errors_out, streams
 from kvprobe.cli.options import add_common, from_environment
+from kvprobe.errors import Exit, Problem, StorageError, UsageError, gravest
+
+if TYPE_CHECKING:
+    from kvprobe.load.workload_sets import Setting
+    from kvprobe.run.options import RunOutcome
 
 DEFAULT_OUT = Path("runs")
 _SHORT_FORMS = {"users": "arrival.closed.users", "rate": "arrival.open.rate", "duration": "duration"}
+_VALUES = ("target", "model", "metrics", "api_key_env", "serve_args", "users", "rate", "duration", "out")
+_FLAGS = ("insecure", "i_own_this_target", "quiet", "no_color")
+_ENVIRONMENT = """\
+Each option can also come from the environment, where an option given here beats it: KVPROBE_TARGET,
+KVPROBE_MODEL, KVPROBE_METRICS, KVPROBE_API_KEY_ENV, KVPROBE_SERVE_ARGS, KVPROBE_USERS, KVPROBE_RATE,
+KVPROBE_DURATION, KVPROBE_OUT; 1 or 0 in KVPROBE_INSECURE, KVPROBE_I_OWN_THIS_TARGET, KVPROBE_QUIET,
+KVPROBE_NO_COLOR.
+"""
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("run", help="load a target, sample it, diagnose", description=__doc__)
+    parser = commands.add_parser(
+        "run", help="load a target, sample it, diagnose", description=__doc__, epilog=_ENVIRONMENT
+    )
     parser.add_argument(
         "workload", metavar="WORKLOAD", help="a workload file, or the name of a bundled one: shared_prefix"
     )
@@ -48,10 +66,10 @@ def add_parser(commands: Any) -> None:
     )
     arrival = load.add_mutually_exclusive_group()
     arrival.add_argument("--users", metavar="N", help="closed loop with N users")
-    arrival.add_argument("--rate", metavar="R", help="open loop with R requests a second, e.g. 4/s")
+    arrival.add_argument("--rate", metavar="R", help="open loop with R requests a second, e.g. 4")
     load.add_argument("--duration", metavar="60s", help="stop issuing requests after this time")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help=f"parent folder of the run directory (default: {DEFAULT_OUT})"
+        "--out", metavar="DIR", help=f"parent folder of the run directory (default: {DEFAULT_OUT})"
     )
     add_common(parser)
     parser.set_defaults(func=run)
@@ -64,50 +82,68 @@ def _assignment(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _sets(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """--users, --rate and --duration are short forms of --set."""
-    sets: list[tuple[str, str]] = list(args.set)
+def _sets(args: argparse.Namespace, origins: dict[str, str]) -> list[tuple[str, str] | Setting]:
+    """--users, --rate and --duration are short forms of --set that keep their name in messages."""
+    from kvprobe.load.workload_sets import Setting
+
+    sets: list[tuple[str, str] | Setting] = list(args.set)
     for option, key in _SHORT_FORMS.items():
         if (value := getattr(args, option)) is not None:
-            sets.append((key, value))
+            text = value.removesuffix("/s") if option == "rate" else value
+            sets.append(Setting(key, text, origins.get(option, f"--{option}")))
     return sets
 
 
 def run(args: argparse.Namespace) -> int:
-    names = ("target", "model", "metrics", "api_key_env", "serve_args", "users", "rate", "duration")
-    from_environment(args, {**dict.fromkeys(names, str), "out": Path})
-    from kvprobe.cli.present import present
+    origins = from_environment(args, _VALUES, _FLAGS, exclusive=("users", "rate"))
+    if args.target is not None and args.serve_args is not None and "serve_args" not in origins:
+        message = "--serve-args are options of the bundled server, which --target leaves out"
+        raise UsageError(Problem("conflict", message, "leave out one of the two"))
+    from kvprobe.cli.logs import log_to_stderr
     from kvprobe.run.options import RunOptions
     from kvprobe.run.progress import choose
     from kvprobe.run.session import conduct
 
     options = RunOptions(
         workload=args.workload,
-        sets=tuple(_sets(args)),
+        sets=tuple(_sets(args, origins)),
         target=args.target,
         model=args.model,
         metrics_url=args.metrics,
         api_key_env=args.api_key_env,
-        out=args.out or DEFAULT_OUT,
+        out=Path(args.out) if args.out else DEFAULT_OUT,
         serve_args=args.serve_args,
         insecure=args.insecure,
         own_target=args.i_own_this_target,
     )
-    outcome = conduct(options, choose(quiet=args.quiet))
-    if outcome.data is not None and outcome.summary is not None and outcome.diagnosis is not None:
+    with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
+        return _show(conduct(options, choose(quiet=args.quiet)), args)
+
+
+def _show(outcome: RunOutcome, args: argparse.Namespace) -> int:
+    """Result to stdout, problems to stderr; where there is no result, the problems are it."""
+    from kvprobe.cli.present import present
+
+    code = outcome.exit_code
+    if outcome.data is None or outcome.summary is None or outcome.diagnosis is None:
+        with streams.tolerant():
+            errors_out.report(outcome.problems, as_json=args.json)
+        return code
+    try:
         present(outcome.data, outcome.summary, outcome.diagnosis, as_json=args.json, no_color=args.no_color)
+    except BrokenPipeError:
+        code = gravest(code, Exit.STDOUT_CLOSED)
+    except StorageError as error:
+        code = gravest(code, Exit.STORAGE)
+        outcome.problems.extend(error.problems)
     for problem in outcome.problems:
-        _say_problem(problem, as_json=args.json)
-    return outcome.exit_code
+        with streams.tolerant():
+            _say_problem(problem, as_json=args.json)
+    return code
 
 
-def _say_problem(problem: Any, *, as_json: bool) -> None:
+def _say_problem(problem: Problem, *, as_json: bool) -> None:
     """Beside a result, a problem goes to stderr in either form: stdout holds one document."""
-    import json
-    import sys
-
-    from kvprobe.cli import errors_out
-
     if as_json:
         sys.stderr.write(json.dumps(errors_out.document([problem])) + "\n")
     else:

@@ -110,8 +110,8 @@ def batched_reads(view: View) -> Iterator[Issue]:
     )
     punctual = (
         f"chunks came in batches: {told}, although the client was never late (loop lag p99 "
-        f"{seconds(lag or 0.0)}): the server, or a proxy before it, sends them together; chunk gaps and "
-        "TTFT of such streams describe the batches, not the tokens"
+        f"{seconds(lag or 0.0)}): the server, or a proxy before it, sends them together, and chunk "
+        "gaps describe the batches, not the tokens"
     )
     yield Issue(
         "invalid",

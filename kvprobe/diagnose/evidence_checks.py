@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
-from urllib.parse import urlsplit
 
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
@@ -69,6 +68,21 @@ def _sizing_error(view: View) -> float:
     return max(known, default=0.05)
 
 
+def others_on_server(view: View) -> Iterator[Issue]:
+    """The server's own counter of prompt tokens against what this run's requests took."""
+    rate = view.summary.metrics.prefix_hit_rate
+    if rate.others_tokens and rate.own_tokens:
+        total = rate.others_tokens + rate.own_tokens
+        yield Issue(
+            "warning",
+            "warning",
+            f"the server worked for others too: of {whole(total)} prompt tokens that it counted, "
+            f"{whole(rate.own_tokens)} are of this run; latencies were measured beside that load, and KV "
+            "use, queue and preemptions are of both",
+            {"others": Quantity(rate.others_tokens, "tokens"), "own": Quantity(rate.own_tokens, "tokens")},
+        )
+
+
 def clocks(view: View) -> Iterator[Issue]:
     """The clocks at the start against the clocks at the end."""
     start, end = view.run.environment.get("clock"), view.fact("clock_at_end")
@@ -118,26 +132,6 @@ def usage_missing(view: View) -> Iterator[Issue]:
             f"the server sent no usage for {missing} of {plural(len(view.ok), 'request')}: "
             "token counts and TPOT leave these out",
         )
-
-
-def shared_cores(view: View) -> Iterator[Issue]:
-    if _on_this_machine(view):
-        cores = view.run.environment.get("cpu_usable") or view.run.environment.get("cpu_count")
-        told = f"this machine's {cores} cores" if isinstance(cores, int) else "the cores of this machine"
-        yield Issue("warning", "warning", f"client and server share {told}: each takes time from the other")
-
-
-def _on_this_machine(view: View) -> bool:
-    """The bundled server, a process that could be watched, or a loopback address."""
-    target = view.fact("target")
-    if isinstance(target, dict) and target.get("bundled") is True:
-        return True
-    try:
-        host = urlsplit(view.summary.target or "").hostname or ""
-    except ValueError:  # no URL at all, in a run directory that something else wrote
-        host = ""
-    local = host in ("localhost", "::1") or host.startswith("127.")
-    return local or any(s.metric == "server.cpu_s_total" for s in view.run.samples)
 
 
 def samples_missing(view: View) -> Iterator[Issue]:

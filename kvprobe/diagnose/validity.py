@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvprobe.diagnose import client_checks, evidence_checks, steadiness
+from kvprobe.diagnose import client_checks, evidence_checks, machine_checks, steadiness
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Validity
 from kvprobe.diagnose.view import View
@@ -26,13 +26,15 @@ CHECKS: tuple[Check, ...] = (
     client_checks.client_stood_still,
     evidence_checks.clocks,
     evidence_checks.cache_contaminated,
+    evidence_checks.others_on_server,
     evidence_checks.cut_short,
     evidence_checks.server_restarted,
     steadiness.not_steady,
     evidence_checks.asked_and_got,
     evidence_checks.usage_missing,
     evidence_checks.samples_missing,
-    evidence_checks.shared_cores,
+    machine_checks.others_on_machine,
+    machine_checks.shared_cores,
 )
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.samples import Sample
+from kvprobe.evidence.spool import open_regular
 
 ROW_GROUP_ROWS = 50_000
 
@@ -121,7 +122,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with open_regular(path) as file:
         try:
             rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
         except (pa.ArrowException, OSError) as exc:

@@ -13,7 +13,7 @@ from kvprobe.evidence import columns
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
-from kvprobe.evidence.spool import SpoolContent, encode, read_lines, read_spool_into
+from kvprobe.evidence.spool import SpoolContent, encode, open_regular, read_lines, read_spool_into
 
 Status = Literal["complete", "partial", "killed"]
 
@@ -24,6 +24,9 @@ OPENED = "opened.jsonl"
 FACTS = "facts.jsonl"
 DAMAGED_LINES = "spool_damaged_lines"
 """Fact that keeps the count of damaged lines once the spool is gone; `RunData` gives it as a number."""
+
+MAX_TEXT_BYTES = 2**20
+"""Of STATUS, workload.yaml and environment.json."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -162,10 +165,10 @@ def _read_environment(path: Path) -> dict[str, Any]:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file, empty when it is missing, unreadable or a link."""
-    if path.is_symlink():
-        return ""
+    """The text of a file, empty when it is missing, unreadable, a link or far too large."""
     try:
-        return path.read_bytes().decode("utf-8", "replace")
+        with open_regular(path) as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
     except OSError:
         return ""
+    return data.decode("utf-8", "replace") if len(data) <= MAX_TEXT_BYTES else ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ _FIXES = {
     errno.EROFS: "{path} lies on a read-only filesystem: choose a writable folder with --out",
     errno.EACCES: "no permission to write {path}: choose a folder that you own with --out",
     errno.EPERM: "no permission to write {path}: choose a folder that you own with --out",
+    errno.EEXIST: "{path} is a file: name a folder with --out",
+    errno.ENOTDIR: "a part of {path} is a file: name a folder with --out",
     errno.ELOOP: "{path} is a symbolic link where a real file is needed: remove the link",
     errno.EMFILE: "too many open files (ulimit -n): raise the limit, then write {path} again",
 }
@@ -171,13 +174,23 @@ def read_spool_into(content: SpoolContent, path: Path) -> None:
             content.facts.append(item)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of a run for reading. No link is followed, and what is no regular file is an
+    OSError: a pipe would block for ever, a device never end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
+
 def read_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
     """Yield (text, damaged) for each line that is not blank.
 
     NUL bytes (what a filesystem leaves after a crash) are taken off both ends, and the line counts
     as damaged; a line beyond MAX_LINE_BYTES is yielded empty and damaged. Links are not followed.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with open_regular(path) as file:
         while raw := file.readline(MAX_LINE_BYTES):
             if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(file)

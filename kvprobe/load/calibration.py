@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -22,6 +23,9 @@ from kvprobe.load.job import Calibration
 log = logging.getLogger("kvprobe.load")
 
 TIMEOUT_S = 10.0
+"""Of one call; a server that sends its answer byte by byte gets no more."""
+BUDGET_S = 60.0
+"""Of all calls together: a tokenizer that slow is as good as none."""
 MAX_ANSWER_BYTES = 8 << 20
 BATCH_PIECES = 128
 """Pieces asked for in one call, each on a line of its own."""
@@ -190,16 +194,20 @@ class _Api:
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = client
+        self._end = time.monotonic() + BUDGET_S
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = self._base_url + path
+        deadline = min(time.monotonic() + TIMEOUT_S, self._end)
+        if time.monotonic() >= deadline:
+            raise TokenizeError(f"measuring takes longer than {BUDGET_S:g} s")
         try:
             with self._client.stream(
                 "POST", url, json=body, headers=self._headers, timeout=TIMEOUT_S
             ) as answer:
                 if answer.status_code != 200:
                     raise TokenizeError(f"{path} answers {answer.status_code}")
-                data = self._read(answer, path)
+                data = self._read(answer, path, deadline)
             parsed = json.loads(data)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             raise TokenizeError(f"{path}: {type(error).__name__}") from error
@@ -207,11 +215,13 @@ class _Api:
             raise TokenizeError(f"{path} answers something that is no JSON object")
         return parsed
 
-    def _read(self, answer: httpx.Response, path: str) -> bytes:
+    def _read(self, answer: httpx.Response, path: str, deadline: float) -> bytes:
         parts: list[bytes] = []
         size = 0
         for part in answer.iter_bytes():
             size += len(part)
+            if time.monotonic() > deadline:
+                raise TokenizeError(f"{path} answers too slowly")
             if size > MAX_ANSWER_BYTES:
                 raise TokenizeError(f"{path} answers more than {MAX_ANSWER_BYTES} bytes")
             parts.append(part)

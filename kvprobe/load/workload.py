@@ -47,6 +47,7 @@ from kvprobe.load.workload_parts import (
     TimestampFirstPrompt,
     Warmup,
 )
+from kvprobe.load.workload_sets import Setting, apply_sets
 from kvprobe.load.workload_values import MAX_TOKENS, Part, Seconds
 from kvprobe.load.yaml_source import KeyPath, parse_yaml
 from kvprobe.load.yaml_text import read_text
@@ -283,13 +284,12 @@ def presence_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
         yield CrossProblem((), "missing_key", message, fix)
 
 
-def load_workload(path_or_name: str, sets: Sequence[tuple[str, str]] = ()) -> Workload:
+def load_workload(path_or_name: str, sets: Sequence[tuple[str, str] | Setting] = ()) -> Workload:
     """Reads a workload file (or a bundled one by its name) and lays `--set` values over it.
 
     UsageError carries every problem that was found, each with its place.
     """
     from kvprobe.load.workload_errors import translate
-    from kvprobe.load.workload_sets import apply_sets
 
     path, shown = find_workload(path_or_name)
     document = parse_yaml(read_text(path, shown), shown, os.environ)
@@ -304,17 +304,18 @@ def load_workload(path_or_name: str, sets: Sequence[tuple[str, str]] = ()) -> Wo
     try:
         workload = Workload.model_validate(document.value)
     except ValidationError as error:
-        raise UsageError(*in_order([*document.problems, *translate(error, document, Workload)])) from None
+        problems = [*document.problems, *translate(error, document, Workload)]
+        raise UsageError(*in_order(problems, shown)) from None
     if document.problems:
-        raise UsageError(*in_order(document.problems))
+        raise UsageError(*in_order(document.problems, shown))
     workload._unexpanded.update(document.unexpanded)
     return workload
 
 
-def in_order(problems: Sequence[Problem]) -> list[Problem]:
+def in_order(problems: Sequence[Problem], file: str) -> list[Problem]:
     """Each problem once, in the order of the file; those of options last."""
     unique = list(dict.fromkeys(problems))
-    return sorted(unique, key=lambda p: ((p.path or "").startswith("--"), p.line or 0, p.column or 0))
+    return sorted(unique, key=lambda p: (p.path not in (None, file), p.line or 0, p.column or 0))
 
 
 def _put(content: Any, path: KeyPath, text: str) -> None:

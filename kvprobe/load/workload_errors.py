@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterator
@@ -106,6 +107,14 @@ def _at(
     return mark.problem(code, message, fix) if mark is not None else Problem(code, message, fix)
 
 
+def _without_text(problem: Problem) -> Problem:
+    """The place without what stands there."""
+    path = problem.path
+    if path is not None and path.startswith("--set "):
+        path = path.partition("=")[0]
+    return dataclasses.replace(problem, source_line=None, path=path)
+
+
 class _Translator:
     """One complaint."""
 
@@ -124,7 +133,8 @@ class _Translator:
         self._message = detail["msg"]
         self._path = path
         self._known = known
-        self._name = ".".join(str(part) for part in path) or "the workload"
+        dotted = ".".join(str(part) for part in path) or "the workload"
+        self._name = document.options.get(path, dotted)
         self._key = str(path[-1]) if path else ""
 
     def problems(self) -> Iterator[Problem]:
@@ -260,11 +270,12 @@ class _Translator:
         if self._type == "missing_argument" or "fix" not in self._ctx:
             message = f"`{self._name}`: {self._message[:1].lower()}{self._message[1:]}"
             return _at(self._document, self._path, "bad_value", message, None)
-        path = (*self._path, self._ctx["key"]) if "key" in self._ctx else self._path
+        path = (*self._path, *self._ctx.get("key", ()))
         scalar = self._written() is not None
         message = f"`{self._name}`: {self._message}" + (f" ({self._shown()})" if scalar else "")
         code = "wrong_type" if self._type in ("bad_duration", "bad_length") else "bad_value"
-        return _at(self._document, path, code, message, self._ctx["fix"], key="key" in self._ctx)
+        problem = _at(self._document, path, code, message, self._ctx["fix"], key="key" in self._ctx)
+        return _without_text(problem) if "secret" in self._ctx else problem
 
     def _limit(self, limit: float) -> str:
         if re.search(r"[0-9](ms|s|m|h)\Z", self._written() or ""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,13 +31,16 @@ def find_workload(path_or_name: str) -> tuple[Path, str]:
         raise UsageError(
             Problem("not_found", "a path cannot hold a NUL character", "give the path of a YAML file")
         )
-    if path.exists():
+    if os.path.exists(path) and not os.path.isdir(path):
         return path, path_or_name
     folder = bundled_workloads()
     names = sorted(p.stem for p in folder.glob("*.yaml"))
     if re.fullmatch(r"[a-z0-9_-]+", path_or_name) and path_or_name in names:
         return folder / f"{path_or_name}.yaml", f"{path_or_name}.yaml"
+    if os.path.isdir(path):  # only now: a folder called like a bundled workload does not hide it
+        return path, path_or_name
     fix = (
         did_you_mean(path.stem, names) or f"give a file, or one of the bundled workloads: {', '.join(names)}"
     )
-    raise UsageError(Problem("not_found", f"there is no workload file {path_or_name!r}", fix))
+    shown = path_or_name if len(path_or_name) <= 200 else f"{path_or_name[:200]}…"
+    raise UsageError(Problem("not_found", f"there is no workload file {shown!r}", fix))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from kvprobe.load.workload_secrets import secret_keys
 from kvprobe.load.workload_values import Length, Part, Seconds, Tokens, as_tuple
 
 MAX_OUTPUT_TOKENS = 200_000
@@ -189,18 +190,18 @@ _OWN_KEYS = {
     "ignore_eos": "`output.ignore_eos`",
     "temperature": "`request.temperature`",
 }
-_SECRET_KEYS = {"api_key", "apikey", "api-key", "authorization", "access_token", "password", "secret"}
 
 
 def _check_extra_body(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if key in _OWN_KEYS:
             message, fix = f"`{key}` is set by kvprobe itself", f"use {_OWN_KEYS[key]} instead"
-            raise PydanticCustomError("bad_value", "{what}", {"what": message, "fix": fix, "key": key})
-        if str(key).lower() in _SECRET_KEYS:
-            message = f"`{key}` looks like a secret, which does not belong into a request body or a file"
-            fix = "put it into an environment variable and name that with --api-key-env"
-            raise PydanticCustomError("bad_value", "{what}", {"what": message, "fix": fix, "key": key})
+            raise PydanticCustomError("bad_value", "{what}", {"what": message, "fix": fix, "key": (key,)})
+    for path in secret_keys(value):
+        message = f"`{path[-1]}` looks like a secret, which does not belong into a request body or a file"
+        fix = "put it into an environment variable and name that with --api-key-env"
+        context = {"what": message, "fix": fix, "key": path, "secret": True}
+        raise PydanticCustomError("bad_value", "{what}", context)
     return value
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.load.workload_secrets import is_secret
 from kvprobe.load.yaml_source import KeyPath, Mark, YamlDocument, parse_yaml
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
@@ -22,25 +23,48 @@ _REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
 `--duration 60s` the file's number of requests."""
 
 
-def apply_sets(document: YamlDocument, sets: Sequence[tuple[str, str]], environ: Mapping[str, str]) -> None:
+class Setting(NamedTuple):
+    """One value from outside the file. `option` is what the user wrote it with, such as `--users`
+    or `KVPROBE_USERS`; null for `--set` itself."""
+
+    key: str
+    text: str
+    option: str | None = None
+
+    def mark(self) -> Mark:
+        """Where it stands, for messages: the option as it was typed, with a caret at its value."""
+        before = f"--set {self.key}=" if self.option is None else f"{self.option}{self._between()}"
+        # What looks like a key or a password is not shown.
+        shown = before + ("…" if is_secret(self.key.rpartition(".")[2]) else self.text)
+        return Mark(shown, 1, len(before) + 1, shown)
+
+    def _between(self) -> str:
+        return " " if self.option is not None and self.option.startswith("-") else "="
+
+
+def apply_sets(
+    document: YamlDocument, given: Sequence[tuple[str, str] | Setting], environ: Mapping[str, str]
+) -> None:
     """Changes `document` in place; problems of the options are added to its problems."""
-    paths = [tuple(key.split(".")) for key, _ in sets]
-    for key, text in sets:
-        shown = f"--set {key}={text}"
-        mark = Mark(shown, 1, len(key) + len("--set ") + 2, shown)
+    sets = [Setting(*each) for each in given]
+    paths = [tuple(each.key.split(".")) for each in sets]
+    for setting in sets:
+        key, text, mark = setting.key, setting.text, setting.mark()
         if not _KEY.match(key):
             message = f"`{key}` is not the dotted name of a key"
             document.problems.append(mark.problem("bad_key", message, "write --set arrival.closed.users=4"))
             continue
         path = tuple(key.split("."))
         try:
-            part = parse_yaml(text, shown, environ)
+            part = parse_yaml(text, mark.path, environ)
         except UsageError as error:
             document.problems.extend(_moved(problem, mark) for problem in error.problems)
             continue
         document.problems.extend(_moved(problem, mark) for problem in part.problems)
         _forget_alternatives(document, path, paths)
         _lay_over(document, path, part, mark)
+        if setting.option is not None:
+            document.options[path] = setting.option
 
 
 def _moved(problem: Problem, mark: Mark) -> Problem:
@@ -61,7 +85,14 @@ def _forget_alternatives(document: YamlDocument, path: KeyPath, others: Sequence
 
 def _forget(document: YamlDocument, path: KeyPath) -> None:
     """Drops what is known of a value that is replaced, and of all below it."""
-    for table in (document.marks, document.key_marks, document.written, document.unexpanded):
+    tables: tuple[dict[KeyPath, Any], ...] = (
+        document.marks,
+        document.key_marks,
+        document.written,
+        document.unexpanded,
+        document.options,
+    )
+    for table in tables:
         for known in [known for known in table if known[: len(path)] == path]:
             del table[known]
     for marked in (document.spoilt, document.quoted):

@@ -53,6 +53,8 @@ class YamlDocument:
     unexpanded: dict[KeyPath, str] = field(default_factory=dict)
     """Text of the strings that a `${VARIABLE}` was filled into, as it stood before."""
     spoilt: set[KeyPath] = field(default_factory=set)
+    options: dict[KeyPath, str] = field(default_factory=dict)
+    """The option of the command line that gave a value, where it has a name of its own."""
     problems: list[Problem] = field(default_factory=list)
 
     def mark_at(self, path: KeyPath, *, key: bool = False) -> Mark | None:

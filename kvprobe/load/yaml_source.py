@@ -35,11 +35,15 @@ from kvprobe.load.yaml_text import resolve_scalar
 MAX_DEPTH = 64
 MAX_NODES = 20_000
 """Nodes of the document with every alias written out."""
+MAX_TAG_CHARS = 1 << 16
+"""The parser's time grows with the square of a tag's length."""
 MAX_SOURCE_LINE_CHARS = 300
 """Longer lines are not shown: a caret under them would help nobody."""
 
 __all__ = ["KeyPath", "Mark", "YamlDocument", "parse_yaml"]
 
+_LINE_BREAK = re.compile("\r\n|\r|\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
 
 
@@ -56,7 +60,7 @@ class _Composer:
 
     def __init__(self, text: str, shown: str, environ: Mapping[str, str]) -> None:
         self._text = text
-        self._lines = text.split("\n")
+        self._lines = _LINE_BREAK.split(text)
         self._shown = shown
         self._environ = environ
         self._anchors: dict[str, Node] = {}
@@ -64,7 +68,7 @@ class _Composer:
         self._nodes = 0
 
     def mark(self, line: int, column: int) -> Mark:
-        source = self._lines[line].rstrip("\r") if line < len(self._lines) else ""
+        source = self._lines[line] if line < len(self._lines) else ""
         shown = source if len(source) <= MAX_SOURCE_LINE_CHARS else None
         return Mark(self._shown, line + 1, column + 1, shown)
 
@@ -91,7 +95,7 @@ class _Composer:
         stack: list[OpenCollection] = []
         root: Node | None = None
         documents = 0
-        for event in YAML(typ="safe", pure=True).parse(self._text):
+        for event in self._events():
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
@@ -110,6 +114,24 @@ class _Composer:
                 else:
                     root = self._attach(stack, node, root)
         return root
+
+    def _events(self) -> Iterator[Event]:
+        """The parser's events. What it trips over by an error of no YAML kind (an escape beyond
+        Unicode, a version of a thousand digits) is a fault of the text after the last event."""
+        if any(len(word) > MAX_TAG_CHARS and "!" in word for word in self._text.split()):
+            message = f"a tag or word has more than {MAX_TAG_CHARS:,} characters"
+            raise UsageError(self.mark(0, 0).problem("too_large", message, "no workload needs that"))
+        at = self.mark(0, 0)
+        try:
+            for event in YAML(typ="safe", pure=True).parse(self._text):
+                at = self.mark(event.end_mark.line, event.end_mark.column)
+                yield event
+        except (YAMLError, GeneratorExit):
+            raise
+        except Exception as error:
+            what = f"what comes after this cannot be read: {error}"
+            fix = "check the escapes (\\U…) and the lines that begin with %"
+            raise UsageError(*self._problems, at.problem("yaml_syntax", what, fix)) from error
 
     def _event_mark(self, event: Event) -> Mark:
         start = event.start_mark
@@ -171,6 +193,10 @@ class _Composer:
     def _scalar(self, event: ScalarEvent, mark: Mark) -> Node:
         text: str = event.value
         plain = event.style is None or event.style == ""
+        if _SURROGATE.search(text):
+            fix = "write the character itself, or as \\U and eight digits"
+            self._problems.append(mark.problem("bad_character", "half a character (a surrogate)", fix))
+            return Node(None, mark, "?", spoilt=True)
         try:
             value = resolve_scalar(text) if plain else text
         except ValueError as error:
@@ -220,7 +246,13 @@ class _Composer:
             document.spoilt.add(path)
             return ""
 
-        return _VARIABLE.sub(replace, node.value)
+        expanded = _VARIABLE.sub(replace, node.value)
+        if _SURROGATE.search(expanded):
+            fix = "set them again as UTF-8 text"
+            what = "the variables used here hold bytes that are not UTF-8"
+            self._problems.append(node.mark.problem("encoding", what, fix))
+            document.spoilt.add(path)
+        return expanded
 
     # -- what the parser complains about -----------------------------------------------------
 

@@ -48,6 +48,10 @@ class Dialect:
     """Name (without prefix) of the info metric whose labels describe the cache."""
     build_info: str | None = None
     """Name (without prefix) of the info metric whose label `version` is the engine's version."""
+    block_size: str | None = None
+    """Name (without prefix) of the gauge that tells the cache's block size in tokens."""
+    known_block_size: int | None = None
+    """Tokens of a block where the engine has one size only and no metric for it."""
 
 
 @dataclass(slots=True)
@@ -137,8 +141,9 @@ DIALECTS = (
     # First: with --vllm-metric-names the reference server shows its numbers a second time.
     Dialect("reference", "kvprobe:", (*_VLLM, *_REFERENCE_EXTRAS), "cache_config_info", "build_info"),
     Dialect("vllm", "vllm:", _VLLM, "cache_config_info"),
-    Dialect("sglang", "sglang:", _SGLANG),
-    Dialect("llama.cpp", "llamacpp:", _LLAMA_CPP),
+    Dialect("sglang", "sglang:", _SGLANG, block_size="page_size"),
+    # It compares a prompt with what a slot holds token by token, so a block is one token.
+    Dialect("llama.cpp", "llamacpp:", _LLAMA_CPP, known_block_size=1),
 )
 
 CANONICAL = tuple(dict.fromkeys(series.canonical for dialect in DIALECTS for series in dialect.series))
@@ -199,17 +204,22 @@ def _targets(dialect: Dialect, buckets: bool) -> Mapping[str, _Target]:
 
 @cache
 def _wanted(dialect: Dialect, buckets: bool) -> frozenset[str]:
-    infos = (dialect.prefix + name for name in (dialect.cache_config, dialect.build_info) if name)
+    names = (dialect.cache_config, dialect.build_info, dialect.block_size)
+    infos = (dialect.prefix + name for name in names if name)
     return frozenset((*_targets(dialect, buckets), *infos))
 
 
 def _fill_info(page: Page, dialect: Dialect, exposition: Exposition) -> None:
-    for name, labels, _ in exposition.samples:
+    if dialect.known_block_size is not None:
+        page.cache_config = {"block_size": str(dialect.known_block_size)}
+    for name, labels, value in exposition.samples:
         if dialect.cache_config and name == dialect.prefix + dialect.cache_config:
             # Data-parallel engines tell the same configuration: the first stands for all.
             page.cache_config = page.cache_config or dict(labels)
         elif dialect.build_info and name == dialect.prefix + dialect.build_info:
             page.version = page.version or labels.get("version")
+        elif dialect.block_size and name == dialect.prefix + dialect.block_size and value > 0:
+            page.cache_config = page.cache_config or {"block_size": f"{value:.0f}"}
 
 
 def _fill_readings(page: Page, exposition: Exposition, targets: Mapping[str, _Target]) -> None:

@@ -83,7 +83,8 @@ def _failures(ink: Ink, summary: Summary) -> None:
     parts.append(f"{whole(counted.failed)} failed")
     parts += [f"{whole(counted.unsent)} unsent"] if counted.unsent else []
     parts += [f"{whole(counted.unfinished)} cut in flight"] if counted.unfinished else []
-    warmup = f"; {whole(counted.warmup)} warm-up requests apart" if counted.warmup else ""
+    lost = f" ({whole(counted.warmup_failed)} failed)" if counted.warmup_failed else ""
+    warmup = f"; {plural(counted.warmup, 'warm-up request')} apart{lost}" if counted.warmup else ""
     span = f" in {seconds(summary.window.seconds)}" if summary.window.seconds else ""
     style = "bold red" if counted.failed else ""
     rows = [("requests", ink.text(", ".join(parts) + span + warmup, style))]
@@ -107,12 +108,15 @@ def _meaning(ink: Ink, diagnosis: Diagnosis) -> None:
 
 
 def _validity(ink: Ink, diagnosis: Diagnosis) -> None:
-    """May the numbers be quoted: on the first screen, with every reason why not and every warning."""
+    """May the numbers be quoted: on the first screen, with every reason why not (once) and every warning."""
     validity = diagnosis.validity
     if validity is None:
         return
-    rows = [("validity", ink.text("valid", "green") if validity.valid else ink.text("INVALID", "bold red"))]
-    rows += [("  invalid", ink.text(reason, "red")) for reason in validity.reasons]
+    why = diagnosis.findings[0].why if diagnosis.findings else ""
+    reasons = [reason for reason in validity.reasons if reason not in why]
+    above = " (the reason stands above)" if len(reasons) < len(validity.reasons) else ""
+    said = ink.text("valid", "green") if validity.valid else ink.text(f"INVALID{above}", "bold red")
+    rows = [("validity", said), *(("  invalid", ink.text(reason, "red")) for reason in reasons)]
     rows += [("  warning", ink.text(warning, "yellow")) for warning in validity.warnings]
     ink.rows(rows)
 

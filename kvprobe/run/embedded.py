@@ -38,7 +38,7 @@ class EmbeddedServer:
         says whether the user has asked for the second time to stop: then nothing is waited for."""
         self._args = list(args)
         self._log_folder = log_folder
-        self._log_folder_is_new = not log_folder.exists()
+        self._new_folders = [path for path in (log_folder, *log_folder.parents) if not path.exists()]
         self._hurried = hurried
         self.log_path = log_folder / f".server-{os.getpid()}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -149,9 +149,9 @@ class EmbeddedServer:
                     pipe.close()
         if self.log_path.parent == self._log_folder:
             self.log_path.unlink(missing_ok=True)
-            if self._log_folder_is_new:
-                with contextlib.suppress(OSError):  # runs of others stand in it by now
-                    self._log_folder.rmdir()
+            with contextlib.suppress(OSError):  # runs of others stand there by now
+                for folder in self._new_folders:
+                    folder.rmdir()
 
     def _ended_in_time(self, process: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -14,6 +14,7 @@ from kvprobe.run.options import LoadEnding, Prepared
 from kvprobe.run.progress import Progress
 from kvprobe.run.steering import Steering
 
+
 def run_load(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> LoadEnding:
     """Run until the worker has finished, by itself or because it was told to. Never raises for
     what happens in the load: the ending says it."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvprobe.evidence.rundir import RunDir
     from kvprobe.load.job import Calibration
     from kvprobe.load.workload import Workload
+    from kvprobe.load.workload_sets import Setting
     from kvprobe.run.embedded import EmbeddedServer
     from kvprobe.run.target import Target
     from kvprobe.summary.build import Summary
@@ -24,7 +25,7 @@ class RunOptions:
     """What the command line asked for."""
 
     workload: str
-    sets: tuple[tuple[str, str], ...] = ()
+    sets: tuple[tuple[str, str] | Setting, ...] = ()
     target: str | None = None
     model: str | None = None
     metrics_url: str | None = None

@@ -75,6 +75,7 @@ class Steering:
     def _follow(self, event: WorkerEvent, planned: int | None) -> None:
         if event.event == "ready":
             self._go()
+            return
         if event.event == "draining":
             self.t_drain_ns = self.t_drain_ns or time.monotonic_ns()
         if self.t0_ns is not None:

@@ -159,14 +159,14 @@ def preflight(client: httpx.Client, base_url: str, model: str | None) -> Target:
     answer = _get(client, url)
     _check_status(answer, url)
     cards = _model_cards(answer, url)
-    names = tuple(str(c["id"]) for c in cards)
+    names = tuple(dict.fromkeys(str(c["id"]) for c in cards))
     chosen = _choose(names, model)
-    length = cards[names.index(chosen)].get("max_model_len")
+    length = next(c.get("max_model_len") for c in cards if c["id"] == chosen)
     return Target(
         base_url=base_url,
         model=chosen,
         models=names,
-        max_model_len_tokens=length if isinstance(length, int) and not isinstance(length, bool) else None,
+        max_model_len_tokens=length if type(length) is int and length > 0 else None,
         server_header=answer.server,
     )
 
@@ -266,7 +266,7 @@ def _check_status(answer: _Answer, url: str) -> None:
 
 
 def _model_cards(answer: _Answer, url: str) -> list[dict[str, Any]]:
-    """The `data` list of `/v1/models`, each with an `id`."""
+    """The `data` list of `/v1/models`, each with an `id` that is no empty text."""
     problem = Problem("not_openai", f"{url} did not answer with a list of models in JSON", _OPENAI_FIX)
     try:
         body = json.loads(answer.body)
@@ -274,7 +274,7 @@ def _model_cards(answer: _Answer, url: str) -> list[dict[str, Any]]:
         raise TargetError(problem) from error
     data = body.get("data") if isinstance(body, dict) else None
     if not isinstance(data, list) or not all(
-        isinstance(c, dict) and isinstance(c.get("id"), str) for c in data
+        isinstance(c, dict) and isinstance(c.get("id"), str) and c["id"] for c in data
     ):
         raise TargetError(problem)
     if not data:

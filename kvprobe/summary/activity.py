@@ -144,10 +144,24 @@ def max_active(
 ) -> MaxActive:
     """Client overlap and the server's own mark, side by side."""
     out = MaxActive(client=overlap_max(records, opened, until_ns))
-    for metric, source in ((RUNNING_HIGH_WATER, "high_water"), (RUNNING, "sampled")):
-        value = largest(samples, metric)
-        if value is not None:
-            out.server, out.server_source = value, source
-            return out
-    out.server_reason = why_absent(samples)
+    mark = _risen_to(samples, RUNNING_HIGH_WATER)
+    sampled = [
+        v for _, v in series(samples, RUNNING, mark_ns(samples, LOAD_START), mark_ns(samples, LOAD_END))
+    ]
+    if mark is not None:
+        out.server, out.server_source = mark, "high_water"
+    elif sampled:
+        out.server, out.server_source = max(sampled), "sampled"
+    else:
+        out.server_reason = why_absent(samples)
     return out
+
+
+def _risen_to(samples: Sequence[Sample], metric: str) -> float | None:
+    """Highest value to which a high-water mark rose while it was watched.
+
+    A server keeps its mark for as long as it lives: one that did not rise is of an earlier load, and
+    says only that this one stayed at or below it. Null then.
+    """
+    points = sorted((s.t_ns, value) for s, value in readings(samples, metric))
+    return max((after for (_, before), (_, after) in pairwise(points) if after > before), default=None)

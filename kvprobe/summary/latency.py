@@ -204,4 +204,8 @@ def per_token(measured: Sequence[RequestRecord]) -> Distribution:
     """TPOT over the requests that ended well (a failed stream has no usage, hence no TPOT)."""
     ok = [r for r in measured if r.failure is None]
     values = [v for r in ok if (v := tpot_s(r)) is not None]
-    return describe(values, missing=len(ok) - len(values))
+    out = describe(values, missing=len(ok) - len(values))
+    if ok and not values:
+        counted = any(r.completion_tokens is not None for r in ok)
+        out.reasons = dict.fromkeys(out.reasons, "single tokens" if counted else "no usage")
+    return out

@@ -29,7 +29,14 @@ class PrefixHitRate(msgspec.Struct, kw_only=True):
     usage_prompt_tokens: int | None = None
     got_with_warmup: float | None = None
     """Everything that the server looked up during the load, warm-up included."""
+    others_tokens: float | None = None
+    """Prompt tokens that the server's counter saw beyond this run's requests: the work of others. Null
+    where it cannot be known; 0 up to `OTHERS_SHARE` of this run's own, which may be counting."""
+    own_tokens: int | None = None
     reason: str | None = None
+
+
+OTHERS_SHARE = 0.05
 
 
 def prefix_hit_rate(run: RunData, measured: Sequence[RequestRecord]) -> PrefixHitRate:
@@ -42,7 +49,9 @@ def prefix_hit_rate(run: RunData, measured: Sequence[RequestRecord]) -> PrefixHi
     queries = activity.increase(run.samples, activity.PREFIX_QUERIES)
     cached, prompt = _usage(measured)
     out.usage_cached_tokens, out.usage_prompt_tokens = cached, prompt
-    if hits is not None and queries is not None:
+    out.own_tokens, out.others_tokens = _others(run)
+    shared = bool(out.others_tokens)
+    if hits is not None and queries is not None and not shared:
         out.counter_hit_tokens, out.counter_query_tokens = _without_warmup(run, hits.value, queries.value)
         out.got_with_warmup = hits.value / queries.value if queries.value else None
     else:
@@ -56,7 +65,7 @@ def prefix_hit_rate(run: RunData, measured: Sequence[RequestRecord]) -> PrefixHi
     elif cached is not None and prompt:
         out.got, out.got_source = cached / prompt, "usage"
     else:
-        still = "the prefix counters did not move"
+        still = "the prefix counters hold others' requests" if shared else "the prefix counters did not move"
         out.reason = still if queries is not None else activity.why_absent(run.samples)
     return out
 
@@ -71,6 +80,23 @@ def _usage(records: Sequence[RequestRecord]) -> tuple[int | None, int | None]:
     if not both:
         return None, None
     return sum(c for c, _ in both), sum(p for _, p in both)
+
+
+def _others(run: RunData) -> tuple[int | None, float | None]:
+    """(prompt tokens of this run's requests, those that the server counted beyond them).
+
+    A request without usage counts with what was asked, so that a failed one is not taken for
+    another's. Null without the counter, or where usage is missing altogether.
+    """
+    counted = activity.increase(run.samples, "engine.prompt_tokens_total")
+    tried = [r for r in run.records if r.sent_ns is not None]
+    if counted is None or counted.resets or not any(r.prompt_tokens is not None for r in tried):
+        return None, None
+    own = sum(r.prompt_tokens if r.prompt_tokens is not None else r.asked_prompt_tokens or 0 for r in tried)
+    if run.opened or not own:
+        return own or None, None
+    excess = counted.value - own
+    return own, excess if excess > OTHERS_SHARE * own else 0.0
 
 
 def _without_warmup(run: RunData, hits: float, queries: float) -> tuple[float, float]:

@@ -198,8 +198,10 @@ def output_tokens_per_s(records: Sequence[RequestRecord], span: Window) -> tuple
     if span.seconds is None or span.start_ns is None or span.end_ns is None or not ok:
         return None, "no request ended well"
     without = sum(1 for r in ok if r.completion_tokens is None)
+    if without == len(ok):
+        return None, "no usage from the server"
     if without:
-        return None, f"the server sent no usage for {without} of {len(ok)} requests"
+        return None, f"the server sent no usage for {without} of {len(ok)} requests (warm-up included)"
     total = sum((r.completion_tokens or 0) * _share_inside(r, span.start_ns, span.end_ns) for r in ok)
     return total / span.seconds, None
 

@@ -185,3 +185,28 @@ def test_a_key_with_a_line_end_is_refused_without_showing_it(monkeypatch: pytest
     with pytest.raises(UsageError) as caught:
         targets.api_key("SOME_KEY")
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cards", "length"),
+    [
+        ('{"id": "m"}, {"id": "m", "max_model_len": 7}', None),
+        ('{"id": "m", "max_model_len": -5}', None),
+        ('{"id": "m", "max_model_len": true}', None),
+        ('{"id": "m", "max_model_len": 2048}', 2048),
+    ],
+)
+def test_a_model_that_is_listed_twice_is_one_and_a_limit_is_a_positive_number(
+    cards: str, length: int | None
+) -> None:
+    client = targets.control_client(None, insecure=False)
+    with answering(200, '{"data": [' + cards + "]}") as url, client:
+        found = targets.preflight(client, url, None)
+    assert (found.models, found.max_model_len_tokens) == (("m",), length)
+
+
+def test_a_model_without_a_name_is_none() -> None:
+    client = targets.control_client(None, insecure=False)
+    with answering(200, '{"data": [{"id": ""}]}') as url, client, pytest.raises(TargetError) as caught:
+        targets.preflight(client, url, None)
+    assert caught.value.problems[0].code == "not_openai"

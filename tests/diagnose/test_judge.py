@@ -382,6 +382,19 @@ def test_streams_cut_by_a_server_that_died_are_a_consequence() -> None:
     assert any("signal 9" in e.text for e in primary(found).evidence)
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_a_server_that_went_away_is_seen_to_have_gone(back: bool) -> None:
+    made = Made(records=[record(i, sent_ms=600 * i) for i in range(10)])
+    made.records += [
+        failed(i, "connect", sent_ms=7_000 + i, failure_detail="refused", sent_ns=None) for i in range(4)
+    ]
+    if back:
+        made.records.append(record(50, sent_ms=9_000))
+    why = primary(diagnose(made)).why
+    assert "the server had answered 10 requests, then refused connections" in why
+    assert ("answered again later" in why) == back
+
+
 def test_an_early_role_chunk_is_told() -> None:
     made = healthy()
     for r in made.records:

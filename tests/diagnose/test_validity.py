@@ -143,12 +143,56 @@ def test_a_long_time_without_samples_is_told() -> None:
 def test_a_schedule_that_outruns_the_server_is_told() -> None:
     made = Made(records=[record(i, sent_ms=33 * i, ttft_ms=100 + 80 * i) for i in range(120)])
     made.workload["arrival"] = {"open": {"process": "poisson", "rate": 30.0}}
-    assert "does not keep up: 30.5 requests/s were sent and 8.9" in warnings(made)
+    assert "does not keep up: 30.6 requests/s were sent and " in warnings(made)
     made.workload["arrival"] = {"closed": {"users": 120}}
     assert "keep up" not in warnings(made)
     easy = Made(records=[record(i, sent_ms=330 * i) for i in range(120)])
     easy.workload["arrival"] = {"open": {"process": "poisson", "rate": 3.0}}
     assert "keep up" not in warnings(easy)
+
+
+def test_another_client_on_the_server_is_told_and_its_hits_are_not_ours() -> None:
+    """Its counters hold both; the rate then comes from what the server said of each of our requests."""
+    made = healthy()
+    for s in made.samples:
+        if s.t_ns > T0 and s.metric == "engine.prompt_tokens_total":
+            s.value = (s.value or 0) + 90_000
+        if s.t_ns > T0 and s.metric in (
+            "engine.prefix_queries_tokens_total",
+            "engine.prefix_hits_tokens_total",
+        ):
+            s.value = (s.value or 0) + 90_000
+    found = view(made)
+    assert found.summary.metrics.prefix_hit_rate.got_source == "usage"
+    assert found.summary.metrics.prefix_hit_rate.got == pytest.approx(0.74375)
+    assert "cache_contaminated" not in invalid(made)
+    assert "of 212,880 prompt tokens that it counted, 122,880 are of this run" in warnings(made)
+    assert "for others" not in warnings(healthy())
+
+
+def test_others_on_a_server_that_reports_no_cached_tokens_leave_the_hit_rate_unknown() -> None:
+    made = healthy(cached=None)
+    for s in made.samples:
+        if s.t_ns > T0 and s.metric == "engine.prompt_tokens_total":
+            s.value = (s.value or 0) + 90_000
+    rate = view(made).summary.metrics.prefix_hit_rate
+    assert rate.got is None
+    assert rate.reason == "the prefix counters hold others' requests"
+
+
+def full_machine(server_cores: float) -> Made:
+    made = healthy()
+    made.environment["cpu_count"] = 2
+    made.gauge("host.cpu_ratio", [1.0] * 20)
+    seconds = made.span_ms() / 1e3
+    made.counter("server.cpu_s_total", 5.0, 5.0 + server_cores * seconds)
+    return made.counter("client.cpu_s_total", 1.0, 1.0 + 0.1 * seconds)
+
+
+def test_others_that_take_the_cores_are_told() -> None:
+    assert "other processes took 1.4 of this machine's 2 cores" in warnings(full_machine(0.5))
+    assert "other processes" not in warnings(full_machine(1.8))
+    assert "other processes" not in warnings(healthy())
 
 
 def test_client_out_of_cpu() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from kvprobe.load import calibration
 from kvprobe.load.calibration import calibrate
 from kvprobe.load.job import Calibration
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.token_view import split_pieces
 from kvprobe.load.workload import load_workload
+from tests.faults.kit import Exchange, serve
 
 Answer = tuple[int, bytes]
 Handler = Callable[[str, dict[str, Any], dict[str, str]], Answer]
@@ -243,3 +245,32 @@ def test_nobody_listening_is_not_fatal() -> None:
     began = time.monotonic()
     assert measure("http://127.0.0.1:9").source == "assumed"
     assert time.monotonic() - began < 30
+
+
+def test_an_answer_that_drips_in_holds_nothing_up(monkeypatch):
+    monkeypatch.setattr(calibration, "TIMEOUT_S", 0.3)
+
+    async def fault(exchange: Exchange) -> None:
+        await exchange.request()
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            await exchange.send(b" ")
+
+    begin = time.monotonic()
+    with serve(fault) as server, httpx.Client(trust_env=False) as client:
+        result = calibrate(server.url, "m", "chat", None, client, PromptSource.vocabulary)
+    assert result.source == "assumed"
+    assert time.monotonic() - begin < 20, "and not the 500 s that the answers would take"
+
+
+def test_a_slow_tokenizer_is_given_up_as_a_whole(monkeypatch):
+    monkeypatch.setattr(calibration, "BUDGET_S", 0.2)
+
+    def handle(path: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+        time.sleep(0.15)
+        return 200, b'{"tokens": [1, 2, 3]}'
+
+    with serving(handle) as (url, asked), httpx.Client(trust_env=False) as client:
+        result = calibrate(url, "m", "chat", None, client, PromptSource.vocabulary)
+    assert result.source == "assumed"
+    assert len(asked) < 10

@@ -240,7 +240,7 @@ def test_hostile_repetition_stays_linear() -> None:
     st.integers(1, 6),
     st.integers(0, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_the_ceiling_as_sent_agrees_with_brute_force(texts: list[str], block: int, template: int) -> None:
     rows = [[-1] * template + list(text.encode()) for text in texts]
     planned = requests_of(texts)

@@ -248,3 +248,18 @@ def test_every_engine_is_recognised_by_each_of_its_names() -> None:
             page = read_page(f"{dialect.prefix}{series.names[0]}{suffix} 1\n")
             assert page.engine == dialect.engine
             assert [metric for metric, _, _ in page.readings] == [series.canonical + suffix]
+
+
+@pytest.mark.parametrize(
+    ("page", "block_size"),
+    [
+        (LLAMA_CPP, "1"),  # a slot's tokens are compared one by one, and no metric says so
+        ("sglang:num_running_reqs 1.0\nsglang:page_size 64.0\n", "64"),
+        ("sglang:num_running_reqs 1.0\n", None),
+        ("sglang:num_running_reqs 1.0\nsglang:page_size NaN\n", None),
+    ],
+    ids=["llama.cpp", "sglang", "sglang without", "sglang NaN"],
+)
+def test_block_size_of_engines_without_a_cache_config(page: str, block_size: str | None) -> None:
+    config = read_page(page).cache_config
+    assert (config and config["block_size"]) == block_size

@@ -80,7 +80,8 @@ def test_any_page_that_prometheus_client_writes(rows: list[tuple[str, str, float
 
 blanks = st.text(" \t", max_size=3)
 raw_labels = st.lists(
-    st.tuples(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,5}", fullmatch=True), label_values),
+    # The oracle refuses names that begin with two underscores; Prometheus keeps them for itself.
+    st.tuples(st.from_regex(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,5}", fullmatch=True), label_values),
     max_size=3,
     unique_by=lambda pair: pair[0],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from reference_server.answer import Answer, AnswerForm
 from reference_server.engine import Engine
 from reference_server.errors import RequestError
+from reference_server.kv.paged import PagedAllocator
 from reference_server.limits import Limits, read_body
 from reference_server.sequence import FinishReason, Sequence
 from reference_server.streams import TokenEvent, TokenStream
@@ -100,6 +102,49 @@ def test_a_dead_engine_tells_everyone() -> None:
         late_stream = TokenStream(late.request_id, 10, engine.abort)
         engine.submit(late, late_stream)
         assert (await _collect(late_stream))[-1].error is not None
+
+    _run(test, rig)
+
+
+def test_a_step_that_dies_still_ends_the_requests_that_finished_in_it() -> None:
+    """Their last tokens are lost with the step; nobody waits for them for ever."""
+    rig = Rig(blocks=150)
+
+    async def test(engine: Engine) -> None:
+        allocator = rig.core.allocator
+        assert isinstance(allocator, PagedAllocator)
+        sequences = [_prepare(rig, 1), _prepare(rig, 1500)]
+        # The books are wrong from here on, and the check after the next step sees it.
+        engine._commands.put(partial(allocator.pool.take, 1))
+        streams = []
+        for sequence in sequences:
+            streams.append(TokenStream(sequence.request_id, 10_000, engine.abort))
+            engine.submit(sequence, streams[-1])
+        for stream in streams:
+            assert (await _collect(stream))[-1].error is not None
+        assert engine.death is not None
+        assert (engine.state.running, engine.state.waiting) == (0, 0)
+
+    _run(test, rig)
+
+
+def test_a_stream_that_fails_before_its_first_token_has_a_status() -> None:
+    rig = Rig(blocks=150)
+
+    async def test(engine: Engine) -> None:
+        sequence = _prepare(rig, 5)
+        stream = TokenStream(sequence.request_id, 10, engine.abort)
+        stream.put(TokenEvent(None, "", finished=FinishReason.ERROR, error="no room"))
+        form = AnswerForm("small", chat=True, streamed=True, include_usage=False)
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        answer = Answer(engine, sequence, stream, form, write_seconds=5)
+        await answer({"type": "http"}, _never, send)
+        assert sent[0]["status"] == 500
+        assert b'"no room"' in sent[1]["body"]
 
     _run(test, rig)
 

@@ -110,6 +110,51 @@ def test_the_parents_end_stops_it_at_once_and_a_port_in_use_is_said() -> None:
         assert "Traceback" not in server.log()
 
 
+def test_ctrl_c_drains_and_a_second_one_stops_at_once() -> None:
+    with ServerProcess("--kv-memory", "16MiB") as server:
+        with server.post_raw(CHAT, chat(max_tokens=3000, stream=True)):
+            until(lambda: server.metric("generation_tokens_total") > 0)
+            server.process.send_signal(signal.SIGINT)
+            until(lambda: "finishing the requests" in server.log())
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(20) == 130
+        assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("imported", ["torch._C", "reference_server.api"])
+def test_a_signal_before_it_listens_stops_it_without_a_word(
+    imported: str, number: signal.Signals, code: int
+) -> None:
+    """Sent by the process to itself from inside an import, where an exception could be swallowed."""
+    script = f"""
+import os, runpy, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {imported!r}:
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ['--port', '0', '--stop-with-parent']
+runpy.run_module('reference_server', run_name='__main__')
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_step_larger_than_the_context_can_be_asked_for() -> None:
+    with ServerProcess("--max-num-batched-tokens", "40000", "--max-model-len", "64") as server:
+        assert httpx.post(server.url + CHAT, json=chat(), timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
+def test_the_url_can_be_used_as_it_is(host: str) -> None:
+    with ServerProcess("--host", host) as server:
+        assert httpx.get(server.url + "/health").status_code == 200
+
+
 def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "reference_server", *arguments],
@@ -138,6 +183,8 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         (("--port", "70000"), "65535"),
         (("--host", "0.0.0.0"), "--api-key-env"),
         (("--host", "192.0.2.1"), "--api-key-env"),
+        (("--host", "::"), "--api-key-env"),
+        (("--host", ""), "an address or a name is needed"),
         (("--api-key-env", "NOT_SET_ANYWHERE"), "not set"),
         (("--colour", "red"), "--colour"),
         (("--ailment", "x"), "--ailment"),

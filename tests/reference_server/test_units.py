@@ -105,3 +105,15 @@ def test_depth_is_counted_outside_strings_only() -> None:
     check_depth(b"[" + b"[]," * 500 + b"[]]", 64)
     with pytest.raises(RequestError):
         check_depth(b"[" * 65, 64)
+
+
+def test_depth_is_counted_in_linear_time() -> None:
+    """A megabyte of quotes behind one that never ends: tried from each quote it would take an hour."""
+    check_depth(b"[]" * 65 + b'"' + b'\\"' * 500_000, 64)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-40, 1e-300, 5e-324])
+def test_the_smallest_temperature_is_greedy(temperature: float) -> None:
+    logits = torch.tensor([1.0, 3.0, 2.0, float("-inf")])
+    choosers = [TokenChooser(SamplingParams(temperature=temperature, seed=seed)) for seed in range(20)]
+    assert {chooser.choose(logits) for chooser in choosers} == {1}

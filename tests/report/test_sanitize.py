@@ -9,7 +9,7 @@ import unicodedata
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvprobe.report import sanitize
@@ -30,6 +30,7 @@ def printable(text: str) -> bool:
     return all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text_becomes_one_printable_line(text: str) -> None:
     shown = sanitize.clean(text)
@@ -51,6 +52,7 @@ def test_hostile_text_is_shown_and_harmless(text: str) -> None:
     assert shown
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=200))
 def test_plain_text_is_left_alone(text: str) -> None:
     assert sanitize.clean(text) == text
@@ -75,6 +77,7 @@ def test_combining_marks_do_not_climb() -> None:
     assert sum(1 for c in shown if unicodedata.combining(c)) <= 4
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_no_cell_is_a_formula(text: str) -> None:
     cell = sanitize.csv_cell(text)
@@ -106,6 +109,7 @@ class Reader(html.parser.HTMLParser):
         self.words += data
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_html_holds_text_and_no_element(text: str) -> None:
     reader = Reader()
@@ -116,6 +120,7 @@ def test_html_holds_text_and_no_element(text: str) -> None:
     assert reader.title == sanitize.clean(text)
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_xml_parses_and_gives_the_text_back(text: str) -> None:
     element = ET.fromstring(f'<a b="{sanitize.xml(text)}">{sanitize.xml(text)}</a>')
@@ -124,6 +129,7 @@ def test_xml_parses_and_gives_the_text_back(text: str) -> None:
     assert len(element) == 0
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_markdown_has_no_bare_special(text: str) -> None:
     shown = sanitize.markdown(text)

@@ -193,7 +193,7 @@ def _server(made: Made, families: int, each: int, cached: int | None) -> None:
     steps = max(10, int(made.span_ms() / 500))
     made.gauge("engine.kv_usage_ratio", [float(0.1 + 0.1 * np.sin(i / 5) ** 2) for i in range(steps)])
     made.gauge("engine.requests_waiting", [0.0] * steps)
-    made.gauge("engine.requests_running_max", [4.0] * steps)
+    made.gauge("engine.requests_running_max", [0.0] + [4.0] * (steps - 1))
     made.gauge("scrape.ok", [1.0] * steps)
     made.gauge("client.loop_lag_s", [0.002] * (2 * steps), every_ms=250.0, worker="0", window="max")
     made.gauge("client.cpu_ratio", [0.2] * (2 * steps), every_ms=250.0, worker="0")

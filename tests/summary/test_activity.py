@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
@@ -17,6 +18,7 @@ def span(index: int, start: int, end: int) -> RequestRecord:
     return record(index, sent_ns=T0 + start, end_ns=T0 + end)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=40))
 def test_overlap_equals_counting_at_every_nanosecond(spans: list[tuple[int, int]]) -> None:
     rows = [span(i, a, a + length) for i, (a, length) in enumerate(spans)]
@@ -90,3 +92,23 @@ def test_the_servers_own_mark_is_preferred_to_its_gauge() -> None:
     marked = activity.max_active([record(0)], [], made.samples, None)
     assert (marked.client, marked.server, marked.server_source) == (1, 7.0, "high_water")
     assert activity.max_active([], [], [], None).server is None
+
+
+@pytest.mark.parametrize(
+    ("mark", "running", "server", "source"),
+    [
+        ([0, 2, 4, 4], [0, 1, 2, 0], 4, "high_water"),
+        ([8, 8, 8, 8], [0, 1, 2, 0], 2, "sampled"),  # the mark is of an earlier load
+        ([8, 8, 9, 9], [0, 1, 2, 0], 9, "high_water"),
+        ([8, 8, 0, 2], [0, 1, 2, 0], 2, "high_water"),  # restarted
+        ([8, 8, 8, 8], [], None, None),
+    ],
+)
+def test_the_servers_high_water_mark_counts_only_if_it_rose(
+    mark: list[float], running: list[float], server: float | None, source: str | None
+) -> None:
+    made = Made(records=[record(0), record(1)])
+    made.gauge("engine.requests_running_max", mark).gauge("engine.requests_running", running)
+    found = activity.max_active(made.build().records, [], made.build().samples, None)
+    assert (found.server, found.server_source) == (server, source)
+    assert found.client == 2

@@ -62,9 +62,9 @@ def test_nothing_at_all() -> None:
     assert found.requests.sent == 0
     assert found.metrics.max_active is None
     assert found.metrics.kv_usage_max is None
-    assert found.metrics.reasons["kv_usage_max"] == "not exported"
+    assert found.metrics.reasons["kv_usage_max"] == "no server metrics"
     assert found.metrics.prefix_hit_rate.got is None
-    assert found.metrics.prefix_hit_rate.reason == "not exported"
+    assert found.metrics.prefix_hit_rate.reason == "no server metrics"
 
 
 def test_all_failed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvprobe.summary.quantiles import (
@@ -82,11 +82,13 @@ def test_interval_covers_the_truth_as_often_as_it_says(q: float, n: int) -> None
     assert covered / rounds >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / rounds)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=5, max_size=200))
 def test_median_agrees_with_the_statistics_module(values: list[float]) -> None:
     assert quantile(values, 0.5).value == pytest.approx(statistics.median(values))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=59, max_size=200))
 def test_p95_agrees_with_the_statistics_module(values: list[float]) -> None:
     oracle = statistics.quantiles(values, n=20, method="inclusive")[18]

@@ -30,7 +30,7 @@ def unexplained_failures(view: View, explained: frozenset[str] = frozenset()) ->
         UNKNOWN,
         "suspected",
         f"{count} of {plural(sent, 'request')} ({percent(count / max(sent, count))}) failed ({kinds}), "
-        "and nothing that was read says why.",
+        f"and nothing that was read says why{_went_away(view)}.",
         [*(_evidence(g) for g in groups), *_server_exit(view)],
         check_first=["the server's log at the time of the first failure"],
         remedy=[
@@ -38,6 +38,18 @@ def unexplained_failures(view: View, explained: frozenset[str] = frozenset()) ->
         ],
         would_change_my_mind=["an error in the server's log, or a kernel message that names the process"],
     )
+
+
+def _went_away(view: View) -> str:
+    """A server that had answered and then refused connections: that much is seen, not why."""
+    refused = [r.intended_ns for r in view.measured if r.failure == "connect"]
+    answered = [r.end_ns for r in view.ok if r.end_ns is not None]
+    before = sum(1 for t in answered if refused and t <= min(refused))
+    if not refused or not before:
+        return ""
+    back = any(t > max(refused) for t in answered)
+    then = "answered again later" if back else "did not answer again"
+    return f": the server had answered {plural(before, 'request')}, then refused connections, and {then}"
 
 
 def _kind(group: FailureGroup) -> str:
