@@ -56,8 +56,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": model_name, "engine": "0"}
         self._vllm_names = vllm_names
-        self.prefix_queries = self._counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
-        self.prefix_hits = self._counter("prefix_cache_hits", "Prefix cache hits, in tokens.")
+        # Once a request, when it first gets memory: its own blocks found again after a preemption are no
+        # merit of the cache. vLLM V1, too, keeps preempted requests out of these two.
+        self.prefix_queries = self._counter(
+            "prefix_cache_queries", "Prompt tokens looked up in the prefix cache, once a request."
+        )
+        self.prefix_hits = self._counter(
+            "prefix_cache_hits", "Of these, tokens that were found and not computed again."
+        )
         self.preemptions = self._counter("num_preemptions", "Preemptions, counted when they happen.")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests past their prefill.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")

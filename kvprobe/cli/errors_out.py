@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from kvprobe.cli.streams import emit
 from kvprobe.errors import Problem
+from kvprobe.evidence.secrets import masked
 
 SCHEMA = "kvprobe.error/1"
 
@@ -16,17 +19,29 @@ SCHEMA = "kvprobe.error/1"
 def report(problems: Sequence[Problem], *, as_json: bool) -> None:
     """Text goes to stderr; the JSON document is the command's result and goes to stdout."""
     if as_json:
-        json.dump(document(problems), sys.stdout, ensure_ascii=True)
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        emit(json.dumps(document(problems), ensure_ascii=True) + "\n")
         return
-    sys.stderr.write("\n".join(_text(p) for p in problems) + "\n")
+    sys.stderr.write("\n".join(_text(_without_secrets(p)) for p in problems) + "\n")
 
 
 def document(problems: Sequence[Problem]) -> dict[str, Any]:
     """`{"schema", "errors": [{code, path, line, column, message, fix}]}`."""
     keys = ("code", "path", "line", "column", "message", "fix")
-    return {"schema": SCHEMA, "errors": [{k: getattr(p, k) for k in keys} for p in problems]}
+    shown = [_without_secrets(problem) for problem in problems]
+    return {"schema": SCHEMA, "errors": [{k: getattr(p, k) for k in keys} for p in shown]}
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    def mask(text: str | None) -> str | None:
+        return None if text is None else masked(text)
+
+    return dataclasses.replace(
+        problem,
+        message=masked(problem.message),
+        fix=mask(problem.fix),
+        path=mask(problem.path),
+        source_line=mask(problem.source_line),
+    )
 
 
 def report_defect(error: Exception, *, as_json: bool, verbose: bool) -> None:

@@ -53,7 +53,7 @@ def tolerant() -> Iterator[None]:
         yield
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:
+    except (OSError, StorageError):
         _silence(2)
         silence_stdout()
 

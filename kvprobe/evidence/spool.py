@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kvprobe.errors import Problem, StorageError
+from kvprobe.evidence import secrets
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
@@ -203,12 +204,16 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def encode(item: Item) -> bytes:
-    """The JSON object of `item` in bytes; strings and numbers that JSON cannot carry are mended."""
+    """The JSON object of `item` in bytes, without secrets; strings and numbers that JSON cannot
+    carry are mended."""
     try:
-        return msgspec.json.encode(item)
+        line = msgspec.json.encode(item)
     except (UnicodeEncodeError, OverflowError):
         # Only foreign text and foreign numbers get here: lone surrogates, integers beyond 64 bits.
-        return msgspec.json.encode(_mend({name: getattr(item, name) for name in item.__struct_fields__}))
+        line = msgspec.json.encode(_mend({name: getattr(item, name) for name in item.__struct_fields__}))
+    if secrets.occur_in(line):
+        line = msgspec.json.encode(secrets.masked_value(msgspec.json.decode(line)))
+    return line
 
 
 class _Tag(msgspec.Struct):

@@ -90,7 +90,7 @@ def _measure(tokenizer: _Tokenizer, endpoint: str, vocabulary: Sequence[str]) ->
 
 def _piece_sizes(tokenizer: _Tokenizer, vocabulary: Sequence[str]) -> dict[str, int]:
     """Tokens of each piece, as it stands in a text."""
-    pieces = [piece for piece in vocabulary if piece.strip()]
+    pieces = [piece for piece in vocabulary if piece.strip() and not piece.strip().isdigit()]
     sizes: dict[str, int] = {}
     for start in range(0, len(pieces), BATCH_PIECES):
         batch = pieces[start : start + BATCH_PIECES]
@@ -99,6 +99,10 @@ def _piece_sizes(tokenizer: _Tokenizer, vocabulary: Sequence[str]) -> dict[str, 
             sizes = _one_by_one(tokenizer, pieces)
             break
         sizes.update(zip(batch, counts, strict=True))
+    # Not by lines: where digits are tokens of their own, a space before one joins the line break.
+    numbers = [piece for piece in vocabulary if piece.strip().isdigit()]
+    sizes |= _after(tokenizer, "stone", [piece for piece in numbers if piece.startswith(" ")])
+    sizes |= _after(tokenizer, ":", [piece for piece in numbers if not piece.startswith(" ")])
     for blank in (piece for piece in vocabulary if not piece.strip()):
         sizes[blank] = _between_words(tokenizer, blank)
     return sizes
@@ -121,14 +125,16 @@ def _by_lines(tokenizer: _Tokenizer, pieces: Sequence[str]) -> list[int] | None:
 def _one_by_one(tokenizer: _Tokenizer, pieces: Sequence[str]) -> dict[str, int]:
     """A sample of the pieces, a call each; the others get the sample's mean by their length."""
     sample = random.Random(0).sample(list(pieces), min(MAX_SINGLE_CALLS, len(pieces)))
-    before = len(tokenizer.text("stone"))
-    known: dict[str, int] = {}
-    for piece in sample:
-        inside = piece.startswith(" ")
-        count = len(tokenizer.text("stone" + piece)) - before if inside else len(tokenizer.text(piece))
-        known[piece] = max(count, 1)
+    known = _after(tokenizer, "stone", [piece for piece in sample if piece.startswith(" ")])
+    known |= _after(tokenizer, "", [piece for piece in sample if not piece.startswith(" ")])
     per_char = sum(known.values()) / sum(len(piece) for piece in sample)
     return {piece: known.get(piece, max(round(len(piece) * per_char), 1)) for piece in pieces}
+
+
+def _after(tokenizer: _Tokenizer, before: str, pieces: Sequence[str]) -> dict[str, int]:
+    """Tokens that each piece adds to what stands before it, at least one."""
+    alone = len(tokenizer.text(before)) if before else 0
+    return {piece: max(len(tokenizer.text(before + piece)) - alone, 1) for piece in pieces}
 
 
 def _between_words(tokenizer: _Tokenizer, blank: str) -> int:

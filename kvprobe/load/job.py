@@ -12,9 +12,12 @@ Rows go to a spool file of the worker's own (`evidence.rundir`), never through t
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import msgspec
+
+from kvprobe.evidence.secrets import hide
 
 
 class Calibration(msgspec.Struct, kw_only=True):
@@ -71,6 +74,11 @@ class TargetSpec(msgspec.Struct, kw_only=True):
     model: str
     api_key_env: str | None = None
     insecure: bool = False
+
+    def __post_init__(self) -> None:
+        """Whoever holds this uses the key, in the parent and in the worker: it is kept nowhere."""
+        if self.api_key_env is not None:
+            hide(os.environ.get(self.api_key_env))
 
 
 class BreakerSpec(msgspec.Struct, kw_only=True):

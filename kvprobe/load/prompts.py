@@ -18,12 +18,13 @@ from kvprobe.load.family_order import family_order
 from kvprobe.load.filler import Filler
 from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.token_view import DEFAULT_BLOCK_TOKENS, InfinitePrefixCache, TokenView, token_counter
-from kvprobe.load.words import HEADS, NEWLINE, WORDS
+from kvprobe.load.words import HEADS, NEWLINE, NUMBERS, WORDS
 from kvprobe.load.workload import Workload
 from kvprobe.load.workload_parts import DistinctPrompt, SharedPrefixPrompt, TimestampFirstPrompt
 from kvprobe.load.workload_values import Length
 
 STAMP_EXAMPLE = "Current time: 2026-03-01 15:09:20.417"
+STAMP_WORDS = ("Current", " time")
 _STAMP_START = datetime(2026, 3, 1, 15, 9, 20, 417_000, tzinfo=UTC)
 _STAMP_STEP_MS = 1_037
 _WARMUP_NUMBERS_FROM = 1 << 24
@@ -36,7 +37,7 @@ _MAX_COLD_GAP_PER_USER = 4
 class PromptSource:
     """Makes the requests of one run."""
 
-    vocabulary: ClassVar[tuple[str, ...]] = (*WORDS, *HEADS, NEWLINE, STAMP_EXAMPLE)
+    vocabulary: ClassVar[tuple[str, ...]] = (*WORDS, *HEADS, *STAMP_WORDS, *NUMBERS, NEWLINE, STAMP_EXAMPLE)
     """The pieces that `calibrate` should measure, each as it stands in a text."""
 
     def __init__(self, workload: Workload, calibration: Calibration, salt: str) -> None:

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from kvprobe.load.job import Calibration
-from kvprobe.load.words import HEADS, WORDS
+from kvprobe.load.words import HEADS, NUMBERS, WORDS
 
 DEFAULT_BLOCK_TOKENS = 16
 """Assumed where the server does not say its block size: vLLM's default and the bundled server's."""
@@ -22,6 +22,17 @@ DEFAULT_BLOCK_TOKENS = 16
 _PIECE = re.compile(r" ?[^\W\u2e80-\u9fff\uac00-\ud7a3]{1,24}|[\s\S]")
 """A word with the space before it, or any other single character; words of scripts that do not put
 spaces between words are taken by the character, so that a change stays local."""
+
+
+_NUMBER_LIKE = {(number.startswith(" "), len(number)): number for number in NUMBERS}
+
+
+def _like(piece: str) -> str:
+    """The measured number of a number's form: tokenizers look at its length and at a space before it."""
+    digits = piece.removeprefix(" ")
+    if not (digits.isascii() and digits.isdigit()):
+        return ""
+    return _NUMBER_LIKE.get((digits != piece, len(piece)), "")
 
 
 def split_pieces(text: str) -> list[str]:
@@ -45,6 +56,8 @@ def token_counter(calibration: Calibration) -> Callable[[str], int]:
         total = 0.0
         for piece in split_pieces(text):
             known = sizes.get(piece)
+            if known is None:
+                known = sizes.get(_like(piece))
             total += known if known is not None else max(len(piece) / chars_per_token, 1.0)
         return round(total)
 

@@ -45,3 +45,7 @@ HEADS: tuple[str, ...] = _turns([*_WORDS, *(word.capitalize() for word in _WORDS
 """First words of a text, without a space; neighbours differ in their first byte."""
 
 NEWLINE = "\n"
+
+NUMBERS: tuple[str, ...] = ("7", "26", "417", "2026", " 7", " 26", " 417", " 2026")
+"""Digits as they stand in times and counts, for their lengths: some tokenizers take each digit by
+itself, others up to three at once, some the space before them by itself."""

@@ -113,9 +113,10 @@ class Live(Lines):
 
 def _columns(stream: TextIO | None) -> int:
     try:
-        return os.get_terminal_size(stream.fileno()).columns if stream is not None else 80
+        found = os.get_terminal_size(stream.fileno()).columns if stream is not None else 0
     except (OSError, ValueError):
-        return 80
+        found = 0
+    return found or 80  # some terminals do not know their size
 
 
 def choose(*, quiet: bool) -> Progress:

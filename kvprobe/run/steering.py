@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from kvprobe.errors import Exit, Problem, gravest
+from kvprobe.evidence.secrets import masked
 from kvprobe.load.job import Command, WorkerEvent
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.runner import WorkerProcess
@@ -183,7 +184,7 @@ class Steering:
         server = self.prepared.server
         return LoadEnding(
             reason=reason,
-            detail=detail,
+            detail=masked(detail) if detail is not None else None,
             exit_code=gravest(self.interrupts.exit_code or Exit.OK, exit_code),
             problems=[problem] if problem else [],
             t_start_ns=self.t0_ns,

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 
 from kvprobe.errors import Problem, TargetError, UsageError
+from kvprobe.evidence.secrets import hide
 
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
@@ -137,6 +138,7 @@ def api_key(api_key_env: str | None) -> str | None:
                 "set it again without line end or quotes",
             )
         )
+    hide(key)
     return key
 
 
@@ -221,16 +223,10 @@ def _fetch(client: httpx.Client, url: str) -> _Answer:
         redirect = response.headers.get("location", "?")
         return _Answer(
             response.status_code,
-            redirect=_without_key(redirect.encode(), client).decode("utf-8", "replace"),
+            redirect=redirect,
             server=response.headers.get("server"),
-            body=_without_key(bytes(body), client),
+            body=bytes(body),
         )
-
-
-def _without_key(data: bytes, client: httpx.Client) -> bytes:
-    """A server can send back what it was sent; our key is shown and kept nowhere."""
-    key = client.headers.get("authorization", "").removeprefix("Bearer ").encode()
-    return data.replace(key, b"[key]") if key else data
 
 
 _START_FIX = "start the server, or check host and port"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -210,3 +211,60 @@ def test_a_model_without_a_name_is_none() -> None:
     with answering(200, '{"data": [{"id": ""}]}') as url, client, pytest.raises(TargetError) as caught:
         targets.preflight(client, url, None)
     assert caught.value.problems[0].code == "not_openai"
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1])
+def test_a_body_that_never_ends_is_left_at_a_bound(
+    pause_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fast as it can, and one byte now and then: the bounds are of size and of time."""
+    monkeypatch.setattr(targets, "READ_TIMEOUT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+                while True:
+                    connection.sendall(b" " if pause_s else b" " * 65536)
+                    time.sleep(pause_s)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        started = time.monotonic()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert run_against(url, tmp_path / "runs") == Exit.TARGET
+        thread.join()
+    assert time.monotonic() - started < 10
+    assert ("error[timeout]" if pause_s else "error[not_openai]") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (500, "no: canary-secret", {}),
+        (302, "", {"Location": "http://127.0.0.1:9/canary-secret"}),
+        (200, '{"data": [{"id": "canary-secret"}, {"id": "b"}]}', {}),
+    ],
+)
+def test_a_server_that_sends_the_key_back(
+    status: int,
+    body: str,
+    headers: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "canary-secret")
+    with answering(status, body, **headers) as url:
+        assert run_against(url, tmp_path / "runs", "--api-key-env", "SOME_KEY") == Exit.TARGET
+    text = capsys.readouterr().err
+    assert "canary" not in text
+    assert "[key]" in text
+
+
+def test_a_metrics_url_keeps_its_query_for_itself() -> None:
+    url = targets.page_url("127.0.0.1:9090/metrics?token=secret")
+    assert url == "http://127.0.0.1:9090/metrics?token=secret"
+    assert targets.without_query(url) == "http://127.0.0.1:9090/metrics"

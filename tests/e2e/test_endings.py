@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,8 @@ import pandas as pd
 import psutil
 import pytest
 
+from kvprobe.load.workload import load_workload
+from kvprobe.run.steering import longest_load_s
 from tests.e2e.conftest import Server, command, kvprobe
 
 LONG = (
@@ -109,6 +112,120 @@ def test_a_signal_before_the_load_leaves_nothing(out: Path) -> None:
     assert not list(out.glob("*"))
 
 
+def await_text(process: subprocess.Popen[str], text: str) -> None:
+    """Read the run's stderr until it says `text`."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    raise AssertionError(f"it never said {text!r}")
+
+
+@pytest.mark.parametrize("said", ["starting the bundled", "target http"])
+def test_two_signals_before_the_load_leave_nothing_either(said: str, out: Path) -> None:
+    process = start_run(out)
+    await_text(process, said)
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert json.loads(stdout)["errors"][0]["code"] == "interrupted"
+    assert gone(children)
+    assert not out.exists()
+
+
+def test_a_signal_while_the_result_is_made_counts(out: Path) -> None:
+    process = start_run(out, "--set", "duration=1s")
+    await_text(process, "reading the records")
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143, stderr
+    assert json.loads(stdout)["status"] == "partial"
+    (run_dir,) = out.glob("*/")
+    assert (run_dir / "STATUS").read_text().strip() == "partial"
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "partial"
+
+
+def test_two_signals_while_the_result_is_made_stop_at_once_and_keep_the_records(out: Path) -> None:
+    process = start_run(out, "--set", "duration=1s")
+    await_text(process, "reading the records")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    (error,) = json.loads(stdout)["errors"]
+    assert (error["code"], "kvprobe report" in error["fix"]) == ("interrupted", True)
+    (run_dir,) = out.glob("*/")
+    assert (run_dir / "STATUS").read_text().strip() == "killed"
+    assert kvprobe("report", str(run_dir), "--json").document["requests"]["ok"] > 0
+
+
+def test_a_worker_that_no_longer_answers_is_ended_after_two_signals(out: Path) -> None:
+    process = start_run(out)
+    run_dir = await_rows(out, 2)
+    children = children_of(process.pid)
+    (worker,) = [p for p in children if "kvprobe.load.worker" in " ".join(p.cmdline())]
+    worker.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert json.loads(stdout)["status"] == "killed"
+    assert json.loads(stdout)["requests"]["ok"] >= 1
+    assert (run_dir / "STATUS").read_text().strip() == "killed"
+    assert gone(children)
+
+
+def test_a_worker_that_is_killed_is_named_and_its_rows_are_kept(out: Path) -> None:
+    process = start_run(out)
+    await_rows(out, 3)
+    children = children_of(process.pid)
+    (worker,) = [p for p in children if "kvprobe.load.worker" in " ".join(p.cmdline())]
+    worker.kill()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the load worker ended with code -9" in stderr
+    assert json.loads(stdout)["status"] == "partial"
+    assert json.loads(stdout)["requests"]["ok"] >= 2
+    assert gone(children)
+
+
+def test_a_run_directory_that_is_removed_meanwhile(out: Path) -> None:
+    process = start_run(out, "--set", "duration=3s")
+    shutil.rmtree(await_rows(out, 1))
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 6, stderr
+    assert json.loads(stdout)["errors"][0]["code"] == "run_damaged"
+
+
+def test_a_stderr_without_a_reader_does_not_cost_the_run(out: Path) -> None:
+    process = start_run(out, "--set", "duration=1s")
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    process.stderr = None
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(stdout)["status"] == "complete"
+
+
+def test_a_stdout_that_closes_does_not_hide_a_signal(out: Path) -> None:
+    process = start_run(out)
+    await_rows(out, 2)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    (run_dir,) = out.glob("*/")
+    assert (run_dir / "STATUS").read_text().strip() == "partial"
+
+
 def test_kill_9_keeps_what_was_written_and_report_reads_it(out: Path) -> None:
     process = start_run(out)
     run_dir = await_rows(out, 4)
@@ -180,3 +297,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     result = kvprobe("run", "distinct", "--out", str(blocker / "runs"), "--json", *LONG)
     assert result.code == 6
     assert result.document["errors"][0]["code"] == "storage_failed"
+
+
+def test_a_warmup_may_last_longer_than_the_load(tmp_path: Path) -> None:
+    """The bound of a run counts the warm-up: it comes before the duration."""
+    path = tmp_path / "w.yaml"
+    text = (
+        "name: w\nkind: distinct\nprompt: {tokens: 64}\noutput: {tokens: 4}\narrival: {closed: {users: 1}}\n"
+    )
+    path.write_text(text + "duration: 1s\ndrain: 1s\nwarmup: {duration: 300s}\n")
+    assert 302 < longest_load_s(load_workload(str(path))) < 400
+    assert longest_load_s(load_workload(str(path), [("warmup.requests", "3")])) > 3600

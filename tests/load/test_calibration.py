@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -140,6 +142,33 @@ def test_what_is_asked_is_what_the_server_counts(kind: str, endpoint: str) -> No
         else:
             true = 1 + len(tokenizer.encode(request.prompt or ""))
         assert request.asked_prompt_tokens == true
+
+
+class Digits(Words):
+    """As several real ones: a token a word, a token a digit, the space before digits its own."""
+
+    PIECES = re.compile(r"\n (?=\d)| (?=\d)|\d| ?[^\W\d]+|[\s\S]")
+
+    def encode(self, text: str) -> list[int]:
+        return [self.ids.setdefault(part, 100 + len(self.ids)) for part in self.PIECES.findall(text)]
+
+
+@pytest.mark.parametrize("tokenizer", [Digits(), Words(1), Words(50)], ids=["digits", "bytes", "words"])
+def test_prompts_with_a_time_part_where_the_tokenizer_parts_them(tokenizer: Words) -> None:
+    """The stand-in tokens of a changing first line agree as far as the server's own do."""
+    with serving(vllm(tokenizer)) as (url, _):
+        calibration = measure(url)
+    source = PromptSource(load_workload("timestamp_first"), calibration, "salt")
+    order = range(10, 30)
+    rows = [list(row) for _, row in source.token_rows(order)]
+    true = [tokenizer.chat(source.request(index).messages or []) for index in order]
+    assert [len(row) for row in rows] == [len(ids) for ids in true]
+    assert [common(a, b) for a, b in pairwise(rows)] == [common(a, b) for a, b in pairwise(true)]
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """Leading tokens that two rows share."""
+    return next(at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
 
 
 def test_completions_count_the_mark_at_the_start() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,6 +17,7 @@ from reference_server.kv.prefix import HashChain, PrefixHasher
 from reference_server.models.tokenizer import ByteTokenizer
 from reference_server.sampler import SamplingParams, TokenChooser
 from reference_server.sequence import Sequence, Timeline
+from tests.reference_server.server_rig import Rig
 
 TOKENIZER = ByteTokenizer()
 
@@ -32,6 +34,14 @@ def make_sequence(name: str, tokens: list[int], hasher: PrefixHasher, salt: str 
         timeline=Timeline(arrived=time.monotonic()),
         stop_token=None,
     )
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+def test_the_pools_bytes_are_bytes_a_token_times_slots(block_size: int) -> None:
+    rig = Rig(blocks=9, block_size=block_size)
+    slots = 10 * block_size
+    assert rig.core.runner._model.attention.cache_bytes == slots * rig.core.state.bytes_per_token
+    assert f'kv_cache_memory_bytes="{slots * rig.core.state.bytes_per_token}"' in rig.metrics.page().decode()
 
 
 class AllocatorAgainstMemory(RuleBasedStateMachine):

@@ -42,3 +42,10 @@ def test_a_salt_sets_tenants_apart() -> None:
 def test_the_key_is_a_secret_of_the_engine() -> None:
     assert HashChain(PrefixHasher(2)).grow([1, 2]) != HashChain(PrefixHasher(2)).grow([1, 2])
     assert HashChain(PrefixHasher(2, b"k")).grow([1, 2]) == HashChain(PrefixHasher(2, b"k")).grow([1, 2])
+
+
+def test_no_two_blocks_of_all_small_ones_collide() -> None:
+    """A hash of 32 bits, or one that sums or xors, would meet itself here many times over."""
+    chain = [HashChain(PrefixHasher(2, b"k")).grow([a, b])[0] for a in range(256) for b in range(256)]
+    assert len(set(chain)) == 256 * 256
+    assert {len(digest) for digest in chain} == {16}
