@@ -267,6 +267,10 @@ class _Translator:
             message = f"{self._shown()} cannot be a name"
             fix = "use 1 to 64 of the characters a-z 0-9 _ -, the first a letter or digit"
             return _at(self._document, self._path, "bad_value", message, fix)
+        if self._type == "string_too_long":
+            limit = self._ctx["max_length"]
+            message = f"`{self._name}` has more than {limit:,} characters"
+            return _at(self._document, self._path, "bad_value", message, "make it shorter")
         if self._type == "missing_argument" or "fix" not in self._ctx:
             message = f"`{self._name}`: {self._message[:1].lower()}{self._message[1:]}"
             return _at(self._document, self._path, "bad_value", message, None)

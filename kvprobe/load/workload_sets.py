@@ -23,6 +23,9 @@ _REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
 `--duration 60s` the file's number of requests."""
 
 
+MAX_SHOWN_CHARS = 120
+
+
 class Setting(NamedTuple):
     """One value from outside the file. `option` is what the user wrote it with, such as `--users`
     or `KVPROBE_USERS`; null for `--set` itself."""
@@ -35,7 +38,8 @@ class Setting(NamedTuple):
         """Where it stands, for messages: the option as it was typed, with a caret at its value."""
         before = f"--set {self.key}=" if self.option is None else f"{self.option}{self._between()}"
         # What looks like a key or a password is not shown.
-        shown = before + ("…" if is_secret(self.key.rpartition(".")[2]) else self.text)
+        text = self.text if len(self.text) <= MAX_SHOWN_CHARS else f"{self.text[:MAX_SHOWN_CHARS]}…"
+        shown = before + ("…" if is_secret(self.key.rpartition(".")[2]) else text)
         return Mark(shown, 1, len(before) + 1, shown)
 
     def _between(self) -> str:

@@ -134,10 +134,16 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after a bound. Safe to call twice. A log that never found its run
-        directory goes away."""
-        process = self._process
-        if process is None:
-            return
+        directory goes away, and the folders that were made for it."""
+        if self._process is not None:
+            self._end(self._process)
+        if self.log_path.parent == self._log_folder:
+            with contextlib.suppress(OSError):  # runs of others stand there by now
+                self.log_path.unlink(missing_ok=True)
+                for folder in self._new_folders:
+                    folder.rmdir()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.terminate()
             if not self._ended_in_time(process):
@@ -147,11 +153,6 @@ class EmbeddedServer:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-        if self.log_path.parent == self._log_folder:
-            self.log_path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # runs of others stand there by now
-                for folder in self._new_folders:
-                    folder.rmdir()
 
     def _ended_in_time(self, process: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.load.workload import Workload, load_workload
+from kvprobe.load.workload_sets import Setting
 from kvprobe.load.workload_values import Length, Lognormal, format_duration, parse_duration
 from kvprobe.load.yaml_source import parse_yaml
 
@@ -279,6 +280,38 @@ def test_an_option_replaces_the_alternative_of_the_file(tmp_path: Path) -> None:
     assert (both.requests, both.duration_s) == (5, 60.0)
     with pytest.raises(UsageError, match="both given"):
         load_workload(path, [("arrival.open.rate", "5"), ("arrival.closed.users", "5")])
+
+
+def test_an_option_with_a_name_of_its_own_is_named_by_it(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    for option, shown in (("--users", "--users many"), ("KVPROBE_USERS", "KVPROBE_USERS=many")):
+        with pytest.raises(UsageError) as caught:
+            load_workload(path, [Setting("arrival.closed.users", "many", option)])
+        (problem,) = caught.value.problems
+        assert (problem.path, problem.source_line) == (shown, shown)
+        assert problem.column == shown.index("many") + 1
+        assert problem.message.startswith(f"`{option}` must be")
+
+
+def test_a_value_of_any_length_gives_a_message_of_one_screen(tmp_path: Path) -> None:
+    problem = only(problems_of(tmp_path, GOOD, ("description", "a" * 5000)))
+    assert (problem.code, problem.fix) == ("bad_value", "make it shorter")
+    assert len(repr(problem)) < 1000
+
+
+def test_secrets_are_found_at_any_depth_and_never_shown(tmp_path: Path) -> None:
+    text = GOOD + "request:\n  extra_body:\n    a: [{b: {Api-Key: sk-canary}}]\n"
+    problem = only(problems_of(tmp_path, text))
+    assert (problem.code, problem.source_line) == ("bad_value", None)
+    assert "`Api-Key`" in problem.message
+    assert "canary" not in repr(problem)
+    for key, value in (
+        ("request.extra_body.x_api_key", "sk-canary"),
+        ("request.extra_body", "{secret: sk-canary}"),
+    ):
+        assert "canary" not in repr(problems_of(tmp_path, GOOD, (key, value)))
+    assert problems_of(tmp_path, GOOD, ("request.extra_body.api_key", "[sk-canary")) != []
+    assert "canary" not in repr(problems_of(tmp_path, GOOD, ("request.extra_body.api_key", "[sk-canary")))
 
 
 @pytest.mark.parametrize(

@@ -285,3 +285,39 @@ def test_any_text_gives_a_document_or_a_usage_error(text: str) -> None:
         fatal = False
     assert all(p.code and p.message and p.line for p in told)
     assert told or not fatal
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('a: 1\nb: "\\UFFFFFFFF"\n', 2),
+        ('a: "\\U00110000"\n', 1),
+        (f"%YAML 1.{'1' * 5000}\n--- x\n", 1),
+    ],
+)
+def test_what_the_parser_itself_trips_over(text: str, line: int) -> None:
+    (problem,) = refused(text).problems
+    assert (problem.code, problem.line) == ("yaml_syntax", line)
+
+
+@pytest.mark.parametrize("form", ["!{} x", "!<{}> x", "!{}!b x", "%TAG !{}! tag:x\n--- x"])
+def test_a_tag_of_a_megabyte_takes_no_time(form: str) -> None:
+    started = time.monotonic()
+    problem = refused(form.format("a" * 1_000_000)).problems[0]
+    assert problem.code == "too_large"
+    assert time.monotonic() - started < 2
+
+
+def test_lines_are_counted_as_yaml_counts_them() -> None:
+    for end in ("\n", "\r", "\r\n"):
+        (problem,) = parse(f"a: 1{end}b: 2{end}a: 3{end}").problems
+        assert (problem.line, problem.source_line) == (3, "a: 3")
+
+
+def test_half_characters_are_refused_where_they_stand() -> None:
+    first, second = parse('a: "\\ud800"\n"\\udfff": 1\n').problems
+    assert (first.code, first.line, first.column) == ("bad_character", 1, 4)
+    assert (second.code, second.line) == ("bad_character", 2)
+    (third,) = parse("a: x${BYTES}\n", {"BYTES": "\udcff"}).problems
+    assert third.code == "encoding"
+    assert parse('a: "\\U0001F600"\n').value == {"a": "\U0001f600"}
