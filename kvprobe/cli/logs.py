@@ -23,8 +23,9 @@ class _ToStderr(logging.Handler):
 def log_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
     logger = logging.getLogger("kvprobe")
     handler, before = _ToStderr(), (logger.level, logger.propagate)
+    handler.setLevel(logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING)
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING)
+    logger.setLevel(logging.DEBUG)  # a run's own log.txt keeps more than stderr shows
     logger.propagate = False
     try:
         yield

@@ -30,10 +30,10 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
 
         emit(json.dumps(run_document(data, summary, diagnosis), allow_nan=False) + "\n")
         return
-    from kvprobe.report.terminal import render_run
+    from kvprobe.report.terminal import banner, render_run
 
     page = _Page()
-    render_run(summary, diagnosis, console(page, no_color=no_color), banner=_banner(data))
+    render_run(summary, diagnosis, console(page, no_color=no_color), banner=banner(data))
     # Tables are padded to their width; what is pasted into a ticket should not be.
     emit("\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n")
 
@@ -75,12 +75,3 @@ def _width() -> int:
     narrow screen wraps whole lines itself."""
     found = shutil.get_terminal_size(fallback=(PLAIN_WIDTH, 24)).columns
     return max(found, MIN_WIDTH)
-
-
-def _banner(data: RunData) -> str | None:
-    if data.status == "complete":
-        return None
-    cut = "was killed" if data.status == "killed" else "did not run to its planned end"
-    lost = f"; {len(data.opened)} requests were in flight" if data.opened else ""
-    damaged = f"; {data.bad_lines} damaged lines left out" if data.bad_lines else ""
-    return f"PARTIAL: the run {cut}{lost}{damaged}"

@@ -6,6 +6,7 @@ Import `locust` before this module (it patches the standard library); `kvprobe.l
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from kvprobe.load.conductor import Conductor, Ticket
 from kvprobe.load.connection import Connection, UserClientPool, resolve_ahead
 from kvprobe.load.request_form import StreamSpec
 from kvprobe.load.stream import run_request
+
+log = logging.getLogger("kvprobe.load")
 
 RETAINED_ANSWERS = 8
 RETAINED_CHARS = 400
@@ -103,10 +106,16 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
         self._first = False
         if ticket is None:
             raise StopUser
-        record = self._run(ticket)
         load = self.context_of_load
-        load.journal.write(record)
-        load.conductor.finished(record)
+        try:
+            record = self._run(ticket)
+            load.journal.write(record)
+            load.conductor.finished(record)
+        except Exception as error:
+            # Locust would log it and go on, and the rows of this user would be missing silently.
+            log.exception("request %d", ticket.planned.index)
+            load.conductor.end("error", f"{type(error).__name__}: {error}", 0.0)
+            raise StopUser from error
         self._tell_locust(record)
 
     def _run(self, ticket: Ticket) -> RequestRecord:

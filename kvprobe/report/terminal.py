@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 from rich.console import Console
 
 from kvprobe.diagnose.causes import HEALTHY
 from kvprobe.diagnose.model import Diagnosis, Finding
+from kvprobe.evidence.rundata import RunData
 from kvprobe.report.ink import Ink
 from kvprobe.report.numbers import arrival_text, latency_table, load_rows
 from kvprobe.summary.build import Summary
@@ -32,6 +35,24 @@ def render_run(summary: Summary, diagnosis: Diagnosis, console: Console, banner:
     for number, finding in enumerate(diagnosis.findings, 1):
         _evidence(ink, number, finding)
     _foot(ink, summary, diagnosis)
+
+
+def render_text(summary: Summary, diagnosis: Diagnosis, banner: str | None, *, width: int) -> str:
+    """The same as plain text of `width` columns, for files: no escape codes, no padding."""
+    page = io.StringIO()
+    plain = Console(file=page, width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    render_run(summary, diagnosis, plain, banner)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def banner(run: RunData) -> str | None:
+    """What must stand above the report of a run that is not whole."""
+    if run.status == "complete":
+        return None
+    cut = "was killed, or is still going" if run.status == "killed" else "did not run to its planned end"
+    lost = f"; {plural(len(run.opened), 'request')} in flight have no row" if run.opened else ""
+    damaged = f"; {plural(run.bad_lines, 'damaged line')} left out" if run.bad_lines else ""
+    return f"PARTIAL: the run {cut}{lost}{damaged}"
 
 
 def _head(ink: Ink, summary: Summary, diagnosis: Diagnosis, banner: str | None) -> None:

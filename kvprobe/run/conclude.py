@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, gravest
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.rundata import RunData, Status
+from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.prompt_layout import analyse_prompts
 from kvprobe.load.prompts import PromptSource
 from kvprobe.run.interrupts import Interrupts
@@ -131,7 +132,7 @@ def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
         planned,
         source.tokens_of,
         block_size,
-        prepared.calibration.template_prefix_tokens or 0,
+        _template_prefix_tokens(prepared.calibration, planned),
     )
     aimed = source.aimed_hit_rate(block_size)
     warmup = {r.plan_index for r in sent if r.warmup}
@@ -139,6 +140,13 @@ def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
     facts.append(Fact(name="prefix_hit_rate_aimed", value=aimed, unit="ratio", source="workload"))
     facts.append(Fact(name="prefix_hit_rate_ceiling", value=ceiling, unit="ratio", source="prompts sent"))
     return facts
+
+
+def _template_prefix_tokens(calibration: Calibration, planned: Sequence[PlannedRequest]) -> int:
+    """Tokens before the first text: a chat with a system message begins otherwise than one without."""
+    system = any(len(request.messages or ()) == 2 for request in planned)
+    known = calibration.system_template_prefix_tokens if system else calibration.template_prefix_tokens
+    return known or 0
 
 
 def _block_size(data: RunData) -> int | None:
@@ -151,6 +159,9 @@ def _block_size(data: RunData) -> int | None:
 
 def _write_results(prepared: Prepared, data: RunData, summary: Summary, diagnosis: Diagnosis) -> None:
     from kvprobe.report.document import diagnosis_document, run_document
+    from kvprobe.report.html import render_html
+    from kvprobe.report.terminal import banner
 
+    prepared.run_dir.write_text("report.html", render_html(summary, diagnosis, banner(data)))
     prepared.run_dir.write_json("summary.json", run_document(data, summary, diagnosis))
     prepared.run_dir.write_json("diagnosis.json", diagnosis_document(diagnosis))

@@ -8,6 +8,7 @@ request, the evidence is kept and judged; before it, nothing is left behind.
 from __future__ import annotations
 
 import contextlib
+import logging
 from contextlib import ExitStack
 
 from kvprobe.errors import Problem, StorageError
@@ -15,9 +16,12 @@ from kvprobe.load.workload import load_workload
 from kvprobe.run.conclude import conclude
 from kvprobe.run.interrupts import Interrupted, Interrupts
 from kvprobe.run.loading import run_load
+from kvprobe.run.logfile import log_to_file
 from kvprobe.run.options import Prepared, RunOptions, RunOutcome
 from kvprobe.run.prepare import prepare
 from kvprobe.run.progress import Progress
+
+log = logging.getLogger("kvprobe.run")
 
 
 def conduct(options: RunOptions, progress: Progress) -> RunOutcome:
@@ -32,13 +36,17 @@ def conduct(options: RunOptions, progress: Progress) -> RunOutcome:
             if prepared is not None:
                 prepared.run_dir.discard()
             return RunOutcome(signalled.exit_code, problems=[_NOTHING_KEPT])
-        ending = run_load(prepared, progress, interrupts)
-        stack.close()  # the bundled server is stopped before its processor time is needed here
-        try:
-            interrupts.raise_at_second()
-            return conclude(prepared, ending, progress, interrupts)
-        except Interrupted as signalled:
-            return _cut_short(prepared, signalled)
+        with log_to_file(prepared.run_dir.path / "log.txt"):
+            ending = run_load(prepared, progress, interrupts)
+            log.info("the load ended: %s (%s)", ending.reason, ending.detail or "as it should")
+            stack.close()  # the bundled server is stopped before its processor time is needed here
+            try:
+                interrupts.raise_at_second()
+                outcome = conclude(prepared, ending, progress, interrupts)
+            except Interrupted as signalled:
+                return _cut_short(prepared, signalled)
+            log.info("exit code %d", outcome.exit_code)
+            return outcome
 
 
 _NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")

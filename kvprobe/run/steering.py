@@ -90,6 +90,7 @@ class Steering:
         self.sampler.mark("load_start")
         self.t0_ns = time.monotonic_ns() + int(START_DELAY_S * 1e9)
         self.worker.send(Command(command="go", t0_ns=self.t0_ns))
+        log.info("the load begins: %s on %s", self.prepared.workload.name, self.prepared.target.base_url)
         self.progress.say(f"loading; the run is kept in {self.prepared.run_dir.path} ...")
 
     def _elapsed_s(self) -> float:
@@ -97,6 +98,7 @@ class Steering:
 
     def _obey_signals(self) -> None:
         if self.interrupts.count >= 1 and self._drain_by_s is None and self._stop_by_s is None:
+            log.info("a signal: draining")
             self.progress.say(_DRAINING)
             self._drain("signal")
         if self.interrupts.count >= 2 and self._stop_by_s is None:

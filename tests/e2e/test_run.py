@@ -83,7 +83,9 @@ def check_run_directory(run_dir: Path, document: dict[str, Any]) -> None:
         "samples.parquet",
         "facts.jsonl",
     } <= names
-    assert {"summary.json", "diagnosis.json", "log.txt", "server.log", "STATUS"} <= names
+    assert {"summary.json", "diagnosis.json", "report.html", "log.txt", "server.log", "STATUS"} <= names
+    assert "the load ended: planned" in (run_dir / "log.txt").read_text()
+    assert "healthy_baseline" in (run_dir / "report.html").read_text()
     assert (run_dir / "STATUS").read_text().strip() == "complete"
     rows = pd.read_parquet(run_dir / "requests.parquet")
     assert list(rows.columns[: len(CONTRACT_COLUMNS)]) == CONTRACT_COLUMNS
