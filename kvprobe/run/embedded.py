@@ -36,7 +36,7 @@ class EmbeddedServer:
     ) -> None:
         """`log_folder` keeps the log until the run directory exists (see `move_log`). `hurried`
         says whether the user has asked for the second time to stop: then nothing is waited for."""
-        self._args = list(args)
+        self.args = tuple(args)
         self._log_folder = log_folder
         self._new_folders = [path for path in (log_folder, *log_folder.parents) if not path.exists()]
         self._hurried = hurried
@@ -58,7 +58,7 @@ class EmbeddedServer:
     def start(self) -> str:
         """Start and wait until it listens; raises `UsageError` when it refuses its options."""
         command = children.module_command("reference_server")
-        command += ["--port", "0", "--stop-with-parent", "--nice", "5", *self._args]
+        command += ["--port", "0", "--stop-with-parent", "--nice", "5", *self.args]
         try:
             self._log_folder.mkdir(parents=True, exist_ok=True)
             log = self.log_path.open("ab")

@@ -146,4 +146,5 @@ def _environment(prepared: Prepared) -> dict[str, object]:
     environment = collect_environment()
     environment["workload_hash"] = prepared.workload.content_hash()
     environment["server_pid"] = prepared.server.pid if prepared.server is not None else None
+    environment["server_args"] = list(prepared.server.args) if prepared.server is not None else None
     return environment

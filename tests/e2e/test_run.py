@@ -123,6 +123,8 @@ def test_prefix_caching_off_is_named(out: Path) -> None:
     )
     assert result.code == 0, result.err
     assert result.document["diagnosis"]["primary"] == "prefix_caching_off"
+    environment = json.loads((Path(result.document["run_dir"]) / "environment.json").read_text())
+    assert environment["server_args"] == ["--no-prefix-caching"]
 
 
 def test_a_distinct_run_that_meets_a_warm_cache_is_invalid(
