@@ -102,20 +102,20 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
     @task  # type: ignore[untyped-decorator]
     def send_next(self) -> None:
         """Claim a request, run it, write its row, tell Locust; the user ends when there is none."""
-        ticket = self.context_of_load.conductor.claim(first=self._first)
-        self._first = False
-        if ticket is None:
-            raise StopUser
         load = self.context_of_load
         try:
-            record = self._run(ticket)
-            load.journal.write(record)
-            load.conductor.finished(record)
+            ticket = load.conductor.claim(first=self._first)
+            record = self._run(ticket) if ticket is not None else None
         except Exception as error:
             # Locust would log it and go on, and the rows of this user would be missing silently.
-            log.exception("request %d", ticket.planned.index)
+            log.exception("a defect in a user")
             load.conductor.end("error", f"{type(error).__name__}: {error}", 0.0)
             raise StopUser from error
+        self._first = False
+        if record is None:
+            raise StopUser
+        load.journal.write(record)
+        load.conductor.finished(record)
         self._tell_locust(record)
 
     def _run(self, ticket: Ticket) -> RequestRecord:

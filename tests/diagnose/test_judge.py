@@ -133,6 +133,20 @@ def timestamp_first() -> Made:
     return made.fact("prompt_layout", LAYOUT)
 
 
+@pytest.mark.parametrize(
+    ("calibration", "told"),
+    [
+        ({"source": "tokenize", "template_prefix_tokens": 2}, "Prompts part at token 7"),
+        ({"source": "assumed", "template_prefix_tokens": None}, "Prompts part at about token 7"),
+        ({"source": "tokenize", "template_prefix_tokens": None}, "Prompts part at about token 7"),
+    ],
+)
+def test_a_token_number_that_is_estimated_says_so(calibration: dict[str, object], told: str) -> None:
+    made = timestamp_first()
+    made.fact("calibration", calibration)
+    assert told in primary(diagnose(made)).why
+
+
 def test_a_changing_line_in_front_is_an_unstable_layout() -> None:
     found = diagnose(timestamp_first())
     assert found.primary == "prefix_layout_unstable"

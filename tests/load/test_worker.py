@@ -303,3 +303,24 @@ def test_a_frozen_client_shows_in_its_lag(spool):
         driven.finish()
     lags = [s.value for s in driven.spooled().samples if s.metric == "client.loop_lag_s"]
     assert max(lags) > 0.4
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        "from kvprobe.load import users\ndef broken(*a, **k): raise LookupError('spoilt')\n"
+        "users.run_request = broken",
+        "from kvprobe.load.conductor import Conductor\ndef broken(*a, **k): raise LookupError('spoilt')\n"
+        "Conductor._ticket = broken",
+    ],
+    ids=["sending", "claiming"],
+)
+def test_a_defect_of_ours_ends_the_load_and_is_told(defect: str, spool: Path) -> None:
+    """Locust swallows what a task raises: without the guard, rows are missing and nobody says so."""
+    plan = workload(USERS, requests=6)
+    with truth_server(*FAST) as server, worker(server.url, plan, spool, defect=defect) as driven:
+        driven.go()
+        last = driven.hear("finished")
+    assert last.reason == "error"
+    assert last.detail is not None
+    assert "LookupError: spoilt" in last.detail

@@ -76,9 +76,10 @@ def worker(
     plan: dict[str, Any],
     spool: Path,
     breaker: BreakerSpec | None = None,
+    defect: str | None = None,
     **fields: Any,
 ) -> Iterator[WorkerUnderTest]:
-    """A worker with its job given."""
+    """A worker with its job given; `defect` is code that spoils it before it starts."""
     job = LoadJob(
         workload=plan,
         calibration=Calibration(source="assumed"),
@@ -90,6 +91,9 @@ def worker(
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "kvprobe.load.worker"]
+    if defect is not None:
+        script = f"import sys\nfrom kvprobe.load import worker\n{defect}\nsys.exit(worker.main())"
+        command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         try:
             assert process.stdin is not None

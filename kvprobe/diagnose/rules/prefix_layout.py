@@ -33,14 +33,14 @@ def layout_unstable(view: View) -> Candidate | None:
     )
     seen = "not exported by the server" if got is None else percent(got)
     why = (
-        f"Prompts part at token {layout.diverge_token}{_quoted(layout)}{shared}: "
+        f"Prompts part at {_place(view)}{_quoted(layout)}{shared}: "
         f"{percent(ceiling)} of the prompt tokens can be reused (got: {seen}); with the changing part moved "
         f"behind the shared one it would be {percent(moved)}."
     )
     told = [
         evidence(
             layout.source,
-            f"the first token that differs is number {layout.diverge_token}",
+            f"the first token that differs is {_number(view)}",
             diverge_token=(layout.diverge_token, "tokens"),
             changing_tokens=(layout.changing_tokens, "tokens"),
             shared_body_tokens=(layout.shared_body_tokens, "tokens"),
@@ -59,12 +59,28 @@ def layout_unstable(view: View) -> Candidate | None:
         "likely" if got is None else "certain",
         why,
         told,
-        check_first=[
-            f"what writes the text at token {layout.diverge_token} of the prompt (a time, an id, a counter?)"
-        ],
+        check_first=[f"what writes the text at {_place(view)} of the prompt (a time, an id, a counter?)"],
         remedy=["put what changes from request to request behind what all requests share, or leave it out"],
         would_change_my_mind=["prompts whose token ids are equal up to the end of the shared part"],
     )
+
+
+def _estimated(view: View) -> bool:
+    """Whether token numbers rest on an assumed tokenizer or on a template that was not measured."""
+    known = view.fact("calibration")
+    if not isinstance(known, dict):
+        return False
+    return known.get("source") == "assumed" or known.get("template_prefix_tokens", 0) is None
+
+
+def _place(view: View) -> str:
+    """`token 33`; `about token 33` where nobody could be asked for the tokens."""
+    return f"{'about ' if _estimated(view) else ''}token {view.summary.layout.diverge_token}"
+
+
+def _number(view: View) -> str:
+    index = view.summary.layout.diverge_token
+    return f"about number {index} (estimated: no tokenizer to ask)" if _estimated(view) else f"number {index}"
 
 
 def _quoted(layout: PromptLayout) -> str:
