@@ -1,0 +1,1 @@
+"""Causes that logs can prove; one module per family."""

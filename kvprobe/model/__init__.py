@@ -1,0 +1,1 @@
+"""What a token costs: reading a model's description, KV layouts, weight bytes, devices."""

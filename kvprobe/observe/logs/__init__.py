@@ -1,0 +1,1 @@
+"""Engine logs: files of any packing -> clean lines -> typed events."""

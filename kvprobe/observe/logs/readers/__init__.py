@@ -1,0 +1,1 @@
+"""One module per engine family; each lists its `READERS`."""

@@ -1,0 +1,1 @@
+"""What fits: budget, engines, length distributions, concurrency, flags."""

@@ -1,0 +1,1 @@
+"""How each engine turns bytes into blocks, by version."""
