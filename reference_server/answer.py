@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -52,15 +53,19 @@ class Answer:
         form: AnswerForm,
         *,
         write_seconds: float,
+        deadline_seconds: float = 600.0,
     ) -> None:
         self._engine = engine
         self._sequence = sequence
         self._stream = stream
         self._form = form
         self._write_seconds = write_seconds
+        self._deadline_seconds = deadline_seconds
+        self._deadline = 0.0
         self.on_close: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._deadline = asyncio.get_running_loop().time() + self._deadline_seconds
         self._engine.submit(self._sequence, self._stream)
         writing = asyncio.create_task(self._write(scope, receive, send))
         watching = asyncio.create_task(_gone(receive))
@@ -87,15 +92,22 @@ class Answer:
 
     async def _write_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Status and headers go out with the first token, so that a failure before it has a status."""
-        writer = ChunkWriter(
-            chat=self._form.chat, request_id=self._sequence.request_id, model=self._form.model
-        )
-        events = await self._stream.take()
+        writer = self._writer()
+        events = await self._take()
         if events[0].error is not None:
-            await error_response(RequestError(500, events[0].error))(scope, receive, send)
+            await error_response(RequestError(events[0].status, events[0].error))(scope, receive, send)
             return
+        await send(self._start_of_stream())
+        await self._write_events(writer, events, send)
+
+    def _writer(self) -> ChunkWriter:
+        return ChunkWriter(chat=self._form.chat, request_id=self._sequence.request_id, model=self._form.model)
+
+    def _start_of_stream(self) -> dict[str, Any]:
         headers = [*EVENT_STREAM_HEADERS, (b"x-request-id", self._sequence.request_id.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        return {"type": "http.response.start", "status": 200, "headers": headers}
+
+    async def _write_events(self, writer: ChunkWriter, events: list[TokenEvent], send: Send) -> None:
         count = 0
         while True:
             count += sum(event.token is not None for event in events)
@@ -107,7 +119,16 @@ class Answer:
                 await send({"type": "http.response.body", "body": body, "more_body": last.finished is None})
             if last.finished is not None:
                 return
-            events = await self._stream.take()
+            events = await self._take()
+
+    async def _take(self) -> list[TokenEvent]:
+        """The next events; an error once the request's time is over."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._stream.take()
+        except TimeoutError:
+            error = f"the request did not finish within {self._deadline_seconds:g} s"
+            return [TokenEvent(None, "", finished=FinishReason.ABORT, error=error, status=408)]
 
     def _chunk(self, writer: ChunkWriter, event: TokenEvent) -> bytes:
         if event.error is not None:
@@ -125,10 +146,10 @@ class Answer:
     async def _write_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         events: list[TokenEvent] = []
         while not events or events[-1].finished is None:
-            events += await self._stream.take()
+            events += await self._take()
         last = events[-1]
         if last.error is not None:
-            await error_response(RequestError(500, last.error))(scope, receive, send)
+            await error_response(RequestError(last.status, last.error))(scope, receive, send)
             return
         answer = whole_answer(
             chat=self._form.chat,

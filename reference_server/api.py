@@ -35,6 +35,7 @@ from reference_server.protocol import (
 )
 from reference_server.sampler import TokenChooser
 from reference_server.sequence import Sequence, Timeline
+from reference_server.sick import answer_kind
 from reference_server.streams import TokenStream
 from reference_server.wire import error_response, json_response
 
@@ -56,6 +57,7 @@ class Api:
         self._limits = limits
         self._created = int(time.time())
         self._open = 0
+        self._answer_kind = answer_kind(config.ailments)
         # Requests without a seed of their own still repeat from one start of the server to the next.
         self._seeds = itertools.count(config.seed)
 
@@ -186,12 +188,19 @@ class Api:
             text=TextStream(self._tokenizer, body.stops()),
             chain=self._engine.chain(body.cache_salt),
             timeline=Timeline(arrived=time.monotonic()),
-            stop_token=None if body.ignore_eos else self._tokenizer.eos_token,
+            stop_tokens=frozenset() if body.ignore_eos else self._tokenizer.eos_tokens,
             min_tokens=body.checked_min_tokens(max_tokens),
         )
         stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
         form = AnswerForm(self._config.model, chat, body.stream, body.include_usage)
-        return Answer(self._engine, sequence, stream, form, write_seconds=self._limits.write_seconds)
+        return self._answer_kind(
+            self._engine,
+            sequence,
+            stream,
+            form,
+            write_seconds=self._limits.write_seconds,
+            deadline_seconds=self._limits.request_seconds,
+        )
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._config.model:

@@ -2,134 +2,183 @@
 
 from __future__ import annotations
 
-import logging
-import time
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from reference_server.attention.sdpa import SdpaAttention
+from reference_server import ailments, startup_log
+from reference_server.attention.backend import AttentionBackend
+from reference_server.attention.select import make_attention
 from reference_server.config import ServerConfig
 from reference_server.core import EngineCore
+from reference_server.device import CpuMemory, OutOfDeviceMemory
 from reference_server.errors import ConfigError
-from reference_server.kv.paged import PagedAllocator, blocks_for
-from reference_server.kv.preemption import RecomputePreemption
+from reference_server.kv.allocator import Allocator
+from reference_server.kv.contiguous import ContiguousAllocator, ExactAllocator
+from reference_server.kv.paged import PagedAllocator
+from reference_server.kv.preemption import PreemptionManager, RecomputePreemption
 from reference_server.kv.prefix import PrefixHasher
+from reference_server.kv.reserve import ReservingAllocator
+from reference_server.kv.swap import SwapPreemption
+from reference_server.metered_runner import MeteredRunner
 from reference_server.metrics import Metrics
-from reference_server.models.llama import LlamaConfig, LlamaModel
-from reference_server.models.tiny import TINY, random_weights
-from reference_server.models.tokenizer import ByteTokenizer
+from reference_server.models.llama import LlamaModel
+from reference_server.models.shape import LlamaConfig
+from reference_server.prepare import Prepared, prepare
 from reference_server.runner import ModelRunner
 from reference_server.scheduler import Scheduler
+from reference_server.sizing import count_blocks
 
-log = logging.getLogger(__name__)
+EVICT_EARLY_BLOCKS = 4
+"""Cached blocks that the ailment `evict-early` leaves."""
 
-MIB = 1024**2
 
-
-def build_core(config: ServerConfig, metrics: Metrics, shape: LlamaConfig = TINY) -> EngineCore:
-    """Weights, pool, scheduler and core; raises `ConfigError` when the pool cannot be made."""
-    torch.set_num_threads(config.threads)
-    bytes_per_token = shape.kv_bytes_per_token()
-    num_blocks = config.kv_memory_bytes // (bytes_per_token * config.block_size)
-    if num_blocks < 2:
-        raise ConfigError(
-            f"--kv-memory is too small: {config.kv_memory_bytes} B hold {num_blocks} blocks of "
-            f"{bytes_per_token * config.block_size} B; the null block and at least one more are needed"
-        )
-    if config.max_model_len > shape.max_positions:
-        raise ConfigError(f"--max-model-len is at most {shape.max_positions} for model {shape.name}")
-    started = time.monotonic()
-    weights = random_weights(shape, config.seed)
-    try:
-        attention = SdpaAttention(
-            layers=shape.layers,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-        )
-    except RuntimeError as error:
-        raise ConfigError(
-            f"the KV pool of {config.kv_memory_bytes} B cannot be allocated: {error}"
-        ) from error
-    allocator = PagedAllocator(num_blocks, config.block_size, prefix_caching=config.prefix_caching)
-    core = EngineCore(
-        Scheduler(
-            allocator,
-            RecomputePreemption(allocator),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-        ),
-        ModelRunner(LlamaModel(shape, weights, attention), ByteTokenizer()),
-        PrefixHasher(config.block_size),
-        metrics,
-        bytes_per_token=bytes_per_token,
-        prefix_caching=config.prefix_caching,
-        check_integrity=config.check_integrity,
-    )
-    metrics.attach(core.state, _cache_config(config, num_blocks, bytes_per_token))
-    _log_start(config, shape, weights.nbytes, attention.cache_bytes, allocator, time.monotonic() - started)
+def build_core(
+    config: ServerConfig,
+    metrics: Metrics,
+    shape: LlamaConfig | None = None,
+    *,
+    prepared: Prepared | None = None,
+) -> EngineCore:
+    """Pool, scheduler and core; raises `ConfigError` when the pool cannot be made."""
+    ready = prepared or prepare(config, shape)
+    config, model = ready.config, ready.model
+    startup_log.server(config)
+    startup_log.model(config, model, ready.load_seconds)
+    with _as_config_error():
+        num_blocks = count_blocks(ready)
+        attention = _make_pool(ready, num_blocks)
+        allocator = _make_allocator(ready, num_blocks, attention)
+        preemption = _make_preemption(ready, allocator, attention)
+        core = _make_core(ready, attention, allocator, preemption, metrics)
+    core.state.pool_bytes = attention.cache_bytes
+    core.state.device = ready.memory
+    metrics.attach(core.state, _cache_config(ready, num_blocks, allocator))
+    startup_log.pool(config, ready, attention.cache_bytes, allocator, preemption)
     return core
 
 
-def _cache_config(config: ServerConfig, num_blocks: int, bytes_per_token: int) -> dict[str, object]:
+@contextlib.contextmanager
+def _as_config_error() -> Iterator[None]:
+    """A start that runs out of device memory is a configuration that cannot be served."""
+    try:
+        yield
+    except (OutOfDeviceMemory, torch.OutOfMemoryError) as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+
+
+def _make_pool(ready: Prepared, num_blocks: int) -> AttentionBackend[Any]:
+    config = ready.config
+    size = num_blocks * ready.block_bytes
+    if ready.memory is not None:
+        ready.memory.take(size)
+    try:
+        factor = ailments.KV_SCALE_FACTOR if "bad-kv-scales" in config.ailments else 1.0
+        return make_attention(config, ready.model.config, num_blocks, scale_factor=factor)
+    except RuntimeError as error:
+        raise ConfigError(f"the KV pool of {size} B cannot be allocated: {error}") from error
+
+
+def _make_allocator(ready: Prepared, num_blocks: int, attention: AttentionBackend[Any]) -> Allocator:
+    config, shape = ready.config, ready.model.config
+    most_cached = EVICT_EARLY_BLOCKS if "evict-early" in config.ailments else None
+    if len(shape.groups) > 1:
+        if config.allocator != "paged":
+            raise ConfigError(
+                f"--allocator {config.allocator} cannot hold {shape.name}, whose layers look back over "
+                "different lengths; use --allocator paged"
+            )
+        from reference_server.kv.hybrid import HybridAllocator
+
+        windows = [group.window for group in shape.groups]
+        return HybridAllocator(
+            num_blocks, config.block_size, windows, chunk_tokens=config.max_num_batched_tokens
+        )
+    if config.allocator == "contiguous":
+        return ContiguousAllocator(num_blocks, config.max_model_len)
+    if config.allocator == "contiguous-exact":
+        return ExactAllocator(
+            num_blocks,
+            config.block_size,
+            attention.store.copy_blocks,
+            joining="fragmented" not in config.ailments,
+        )
+    if config.allocator == "paged-reserve":
+        return ReservingAllocator(
+            num_blocks,
+            config.block_size,
+            prefix_caching=config.prefix_caching,
+            most_cached=most_cached,
+            each_tokens=config.max_model_len if "reserve-max" in config.ailments else None,
+        )
+    return PagedAllocator(
+        num_blocks, config.block_size, prefix_caching=config.prefix_caching, most_cached=most_cached
+    )
+
+
+def _make_preemption(
+    ready: Prepared, allocator: Allocator, attention: AttentionBackend[Any]
+) -> PreemptionManager:
+    if ready.config.preemption == "recompute":
+        return RecomputePreemption(allocator)
+    host_blocks = ready.config.swap_space_bytes // ready.block_bytes
+    if not host_blocks:
+        raise ConfigError(
+            f"--swap-space is too small: {ready.config.swap_space_bytes} B hold no block of "
+            f"{ready.block_bytes} B"
+        )
+    return SwapPreemption(allocator, attention.store, host_blocks)
+
+
+def _make_core(
+    ready: Prepared,
+    attention: AttentionBackend[Any],
+    allocator: Allocator,
+    preemption: PreemptionManager,
+    metrics: Metrics,
+) -> EngineCore:
+    config, model = ready.config, ready.model
+    runner: Any = ModelRunner(LlamaModel(model.config, model.weights, attention), model.tokenizer)
+    if isinstance(ready.memory, CpuMemory):
+        runner = MeteredRunner(runner, ready.memory)
+    scheduler = Scheduler(
+        allocator,
+        preemption,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+    named: dict[str, Any] = {
+        "bytes_per_token": ready.bytes_per_token,
+        "block_bytes": ready.block_bytes,
+        "prefix_caching": ready.caches_prefixes,
+        "check_integrity": config.check_integrity,
+    }
+    hasher = PrefixHasher(allocator.block_size)
+    if not config.ailments:
+        return EngineCore(scheduler, runner, hasher, metrics, **named)
+    from reference_server.sick import SickCore, sick_runner
+
+    runner = sick_runner(runner, config.ailments)
+    kinds = frozenset(config.ailments)
+    return SickCore(scheduler, runner, hasher, metrics, ailments=kinds, memory=ready.memory, **named)
+
+
+def _cache_config(ready: Prepared, num_blocks: int, allocator: Allocator) -> dict[str, object]:
     """Labels of `cache_config_info`; as in vLLM, `num_gpu_blocks` counts the null block."""
+    config = ready.config
     return {
         "allocator": config.allocator,
-        "block_size": config.block_size,
-        "cache_dtype": "fp32",
-        "enable_prefix_caching": config.prefix_caching,
-        "kv_bytes_per_token": bytes_per_token,
-        "kv_cache_memory_bytes": num_blocks * config.block_size * bytes_per_token,
-        "kv_cache_size_tokens": (num_blocks - 1) * config.block_size,
+        "block_size": allocator.block_size,
+        "cache_dtype": ready.form.name,
+        "enable_prefix_caching": ready.caches_prefixes,
+        "kv_bytes_per_token": ready.bytes_per_token,
+        "kv_cache_memory_bytes": num_blocks * ready.block_bytes,
+        "kv_cache_size_tokens": (num_blocks - 1) * allocator.block_size,
         "max_model_len": config.max_model_len,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "max_num_seqs": config.max_num_seqs,
         "num_gpu_blocks": num_blocks,
         "preemption": config.preemption,
     }
-
-
-def _log_start(
-    config: ServerConfig,
-    shape: LlamaConfig,
-    weight_bytes: int,
-    pool_bytes: int,
-    allocator: PagedAllocator,
-    seconds: float,
-) -> None:
-    blocks_each = blocks_for(config.max_model_len, config.block_size)
-    log.info(
-        "model %s: %d layers, %d heads, %d KV heads x %d, weights %.1f MiB fp32, made in %.2f s; threads %d",
-        shape.name,
-        shape.layers,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        weight_bytes / MIB,
-        seconds,
-        config.threads,
-    )
-    log.info(
-        "KV pool: %.1f MiB fp32 at %d B a token; %d blocks of %d tokens = %d tokens (and a null block); "
-        "prefix caching %s",
-        pool_bytes / MIB,
-        shape.kv_bytes_per_token(),
-        allocator.pool.total,
-        config.block_size,
-        allocator.capacity_tokens,
-        "on" if config.prefix_caching else "off",
-    )
-    log.info(
-        "at the full %d tokens a request the pool holds %.2f requests; at most %d run in a step of %d tokens",
-        config.max_model_len,
-        allocator.pool.total / blocks_each,
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-    )
-    if allocator.capacity_tokens < config.max_model_len:
-        log.warning(
-            "the pool is smaller than --max-model-len: requests beyond %d tokens will be refused",
-            allocator.capacity_tokens,
-        )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from reference_server.ailments import NAMES, afflict
 from reference_server.errors import ConfigError
 
 SIZE_UNITS = {
@@ -25,14 +26,13 @@ SIZE_UNITS = {
 }
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z]+)")
 
-AVAILABLE = {
-    "model": ("tiny",),
-    "allocator": ("paged",),
-    "kv_dtype": ("auto", "fp32"),
-    "preemption": ("recompute",),
-    "device": ("cpu",),
-}
-"""What this version has. Other values are refused by name."""
+ALLOCATORS = ("paged", "paged-reserve", "contiguous", "contiguous-exact")
+KV_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8", "int8")
+PREEMPTIONS = ("recompute", "swap")
+DEVICES = ("cpu", "cuda")
+ATTENTIONS = ("auto", "sdpa", "native", "varlen", "triton")
+CONTIGUOUS = ("contiguous", "contiguous-exact")
+"""Allocators of regions: cut to the token, nothing shared."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 INTEGRITY_VARIABLE = "REFERENCE_SERVER_CHECK_INTEGRITY"
@@ -47,11 +47,18 @@ class ServerConfig:
     allocator: str = "paged"
     block_size: int = 16
     kv_memory_bytes: int = 256 * 1024**2
+    pool_from_device: bool = False
+    """Size the pool by what the device has left, and not by `kv_memory_bytes`."""
+    device_memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    swap_space_bytes: int = 64 * 1024**2
     kv_dtype: str = "auto"
     prefix_caching: bool = True
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_model_len: int = 8192
+    context_of_model: bool = False
+    """Where the model's context is shorter than `max_model_len`, take the model's."""
     preemption: str = "recompute"
     device: str = "cpu"
     threads: int = 1
@@ -64,7 +71,20 @@ class ServerConfig:
     nice: int = 0
     log_level: str = "info"
     max_streams: int = 512
+    request_deadline_s: float = 600.0
+    attention: str = "auto"
+    ailments: tuple[str, ...] = ()
     check_integrity: bool = False
+
+    @property
+    def in_regions(self) -> bool:
+        """Whether each sequence lies in one piece."""
+        return self.allocator in CONTIGUOUS
+
+    @property
+    def slot_block_size(self) -> int:
+        """Tokens of a block as the allocator and attention see it."""
+        return 1 if self.in_regions else self.block_size
 
 
 def default_threads() -> int:
@@ -88,12 +108,11 @@ def parse_size(text: str) -> int:
 def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
     """Raise `ConfigError` with one line for anything that cannot be served."""
     options = vars(_parser().parse_args(arguments))
-    for name, values in AVAILABLE.items():
-        if options[name] not in values:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {options[name]} is not available in this version; "
-                f"available: {', '.join(values)}"
-            )
+    options["context_of_model"] = options["max_model_len"] is None
+    if options["max_model_len"] is None:
+        del options["max_model_len"]
+    options["ailments"] = tuple(dict.fromkeys(options["ailments"]))
+    _choose_pool(options)
     del options["json"], options["no_color"]
     key_variable = options.pop("api_key_env")
     if key_variable is not None:
@@ -104,7 +123,17 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             )
     refuse_open_host(options["host"], options["host"], options.get("api_key"))
     options["check_integrity"] = environment.get(INTEGRITY_VARIABLE, "") not in ("", "0")
-    return ServerConfig(**options)
+    return afflict(ServerConfig(**options))
+
+
+def _choose_pool(options: dict[str, Any]) -> None:
+    """The pool has a size of its own, or what the device has left."""
+    if options["kv_memory_bytes"] is not None:
+        if options["device_memory_bytes"] is not None:
+            raise ConfigError("give --kv-memory or --device-memory, not both")
+        return
+    del options["kv_memory_bytes"]
+    options["pool_from_device"] = options["device"] == "cuda" or options["device_memory_bytes"] is not None
 
 
 def refuse_open_host(host: str, address: str, api_key: str | None) -> None:
@@ -146,6 +175,18 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _utilisation(text: str) -> float:
+    if not re.fullmatch(r"\d?\.?\d{1,6}", text) or not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction above 0, up to 1")
+    return float(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(?:\.\d{1,3})?s?", text) or float(text.rstrip("s")) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return float(text.rstrip("s"))
+
+
 def _block_size(text: str) -> int:
     size = _whole(1, 512)(text)
     if size & (size - 1):
@@ -170,26 +211,31 @@ def _parser() -> argparse.ArgumentParser:
         default = getattr(defaults, name.lstrip("-").replace("-", "_"))
         parser.add_argument(name, default=default, help=f"{help_text} (default: {default})", **extra)
 
-    add("--model", "`tiny`, made from a seed")
-    add("--allocator", "who owns KV memory")
-    add("--block-size", "tokens a block", type=_block_size, metavar="TOKENS")
-    parser.add_argument(
-        "--kv-memory",
-        dest="kv_memory_bytes",
-        type=parse_size,
-        default=defaults.kv_memory_bytes,
-        metavar="SIZE",
-        help="KV pool, with a unit (default: 256MiB)",
+    add("--model", "`tiny`, made from a seed, or a directory of a real model", metavar="DIR")
+    add("--allocator", "who owns KV memory", choices=ALLOCATORS)
+    add(
+        "--block-size",
+        "tokens a block, or by which a region grows",
+        type=_block_size,
+        metavar="TOKENS",
     )
-    add("--kv-dtype", "format of the KV cache")
+    _add_memory(parser)
+    add("--gpu-memory-utilization", "share of the device's memory to use", type=_utilisation, metavar="U")
+    add("--kv-dtype", "format of the KV cache", choices=KV_DTYPES)
     parser.add_argument(
         "--no-prefix-caching", dest="prefix_caching", action="store_false", help="never reuse prefixes"
     )
     add("--max-num-seqs", "most sequences in a step", type=_whole(1, 4096), metavar="N")
     add("--max-num-batched-tokens", "most tokens in a step", type=_whole(1, 65536), metavar="N")
-    add("--max-model-len", "longest prompt and output together", type=_whole(2, 32768), metavar="TOKENS")
-    add("--preemption", "what a sequence does that gives its memory up")
-    add("--device", "where to compute")
+    parser.add_argument(
+        "--max-model-len",
+        type=_whole(2, 1_048_576),
+        metavar="TOKENS",
+        help=f"longest prompt and output together (default: {defaults.max_model_len} or the model's)",
+    )
+    add("--preemption", "what a sequence does that gives its memory up", choices=PREEMPTIONS)
+    add("--device", "where to compute", choices=DEVICES)
+    add("--attention", "which kernel reads the cache", choices=ATTENTIONS)
     add("--threads", "CPU threads of the matrix products", type=_whole(1, 1024), metavar="N")
     add("--host", "address to bind", type=_host)
     add("--port", "0 takes a free one", type=_whole(0, MAX_PORT), metavar="PORT")
@@ -203,4 +249,42 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-level", "what to log on stderr", choices=LOG_LEVELS)
     _add_common(parser)
     add("--max-streams", "most requests open at once; more get 429", type=_whole(1, 65536), metavar="N")
+    parser.add_argument(
+        "--request-deadline",
+        dest="request_deadline_s",
+        type=_seconds,
+        default=defaults.request_deadline_s,
+        metavar="SECONDS",
+        help=f"most time from arrival to last token (default: {defaults.request_deadline_s:g})",
+    )
+    parser.add_argument(
+        "--ailment",
+        dest="ailments",
+        action="append",
+        choices=NAMES,
+        default=[],
+        metavar="NAME",
+        help=f"make the server ill in a known way; repeatable: {', '.join(NAMES)}",
+    )
     return parser
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    """Sizes without a default of their own: which are given decides where the pool comes from."""
+    sizes = {
+        "--kv-memory": ("kv_memory_bytes", None, "KV pool, with a unit (default: 256MiB)"),
+        "--device-memory": (
+            "device_memory_bytes",
+            None,
+            "memory of the device, weights and all; the KV pool is what is left of its share",
+        ),
+        "--swap-space": (
+            "swap_space_bytes",
+            ServerConfig.__dataclass_fields__["swap_space_bytes"].default,
+            "host memory for --preemption swap (default: 64MiB)",
+        ),
+    }
+    for name, (field, default, help_text) in sizes.items():
+        parser.add_argument(
+            name, dest=field, type=parse_size, default=default, metavar="SIZE", help=help_text
+        )

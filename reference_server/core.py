@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 
-from reference_server.kv.allocator import Allocator
+from reference_server.kv.allocator import Allocator, Shortage
 from reference_server.kv.prefix import HashChain, PrefixHasher
-from reference_server.metrics import EngineState, Metrics
+from reference_server.metrics import Metrics
 from reference_server.runner import ModelRunner
 from reference_server.scheduler import Scheduler, Step
 from reference_server.sequence import FinishReason, Sequence
+from reference_server.sparse_log import SparseLog
+from reference_server.state import EngineState
 from reference_server.statsline import StatsLine
 from reference_server.streams import TokenEvent
 
@@ -36,6 +39,7 @@ class EngineCore:
         bytes_per_token: int,
         prefix_caching: bool,
         check_integrity: bool,
+        block_bytes: int | None = None,
         stats_interval_s: float = 10.0,
     ) -> None:
         self.scheduler = scheduler
@@ -46,8 +50,14 @@ class EngineCore:
         self._check_integrity = check_integrity
         self._sequences: dict[str, Sequence] = {}
         self._stats = StatsLine()
+        self._shortages = SparseLog(log)
         self.stats_interval_s = stats_interval_s
-        self.state = EngineState(self.allocator.usage(()), bytes_per_token)
+        self.state = EngineState(
+            self.allocator.usage(()),
+            bytes_per_token,
+            block_bytes or bytes_per_token * self.allocator.block_size,
+            self.allocator.block_size,
+        )
 
     @property
     def allocator(self) -> Allocator:
@@ -92,6 +102,8 @@ class EngineCore:
             if token is not None:
                 outputs.append(self._accept(item.sequence, token, now))
         self.state.steps += 1
+        self.state.bytes_read = self.runner.bytes_read_total
+        self.state.busy_s = self.runner.busy_seconds_total
         self._publish_state()
         if self._check_integrity:
             self.check()
@@ -101,24 +113,28 @@ class EngineCore:
         """The periodic log line; when idle, the integrity check too."""
         if not self._stats.due(self.stats_interval_s):
             return
+        self.state.unreachable_blocks = self.allocator.unreachable_blocks()
         self._stats.write(self.state)
         if not self.has_work:
             self.check()
 
+    def holders(self) -> Iterator[Sequence]:
+        """Sequences that hold KV memory."""
+        return self.scheduler.holders()
+
     def check(self) -> None:
         """Raise `IntegrityError` unless the KV memory's books balance."""
-        self.allocator.check(self.scheduler.holders())
+        self.allocator.check(self.holders())
+        self.scheduler.preemption.check()
 
     def _account_scheduling(self, step: Step) -> None:
         now = time.monotonic()
         if step.preempted:
             self._metrics.preemptions.inc(len(step.preempted))
         for sequence in step.preempted:
-            log.warning(
-                "preempted %s for lack of KV blocks: %d tokens to compute again",
-                sequence.request_id,
-                len(sequence.tokens),
-            )
+            self._log_preemption(sequence, step.kept_blocks.get(sequence.request_id, 0))
+        for sequence, shortage in step.shortages:
+            self._log_shortage(sequence, shortage)
         for sequence in step.admitted:
             if sequence.timeline.scheduled is None:
                 sequence.timeline.scheduled = now
@@ -126,7 +142,34 @@ class EngineCore:
         self._publish_state()
         state = self.state
         state.running_max = max(state.running_max, state.running)
+        self._stats.refused(state.usage.failures_total)
         state.usage_ratio_max = max(state.usage_ratio_max, state.usage.ratio)
+
+    def _log_preemption(self, sequence: Sequence, kept_blocks: int) -> None:
+        log.warning(
+            "preempted %s: no KV blocks left; %s",
+            sequence.request_id,
+            f"{kept_blocks} blocks swapped out"
+            if kept_blocks
+            else f"{len(sequence.tokens)} tokens to compute again",
+        )
+        self._stats.preempted(kept_blocks)
+
+    def _log_shortage(self, sequence: Sequence, shortage: Shortage) -> None:
+        self._shortages.warning(
+            "no room in the KV cache for %s: %s (running %d, waiting %d; %d such since the last line)",
+            sequence.request_id,
+            self._sizes(shortage),
+            len(self.scheduler.running),
+            len(self.scheduler.waiting),
+        )
+
+    def _sizes(self, shortage: Shortage) -> str:
+        size = self.state.block_bytes
+        return (
+            f"asked {shortage.asked * size} B, free {shortage.free * size} B, "
+            f"largest free region {shortage.largest_free * size} B"
+        )
 
     def _account_first_scheduled(self, sequence: Sequence, now: float) -> None:
         sequence.cached_tokens = sequence.num_computed
@@ -141,7 +184,7 @@ class EngineCore:
         may_stop = sequence.may_stop
         sequence.tokens.append(token)
         text = sequence.text.push(token, may_stop=may_stop)
-        if token == sequence.stop_token or sequence.text.stopped_by is not None:
+        if token in sequence.stop_tokens or sequence.text.stopped_by is not None:
             sequence.finished = FinishReason.STOP
         elif sequence.num_output_tokens >= sequence.max_tokens:
             sequence.finished = FinishReason.LENGTH
@@ -173,6 +216,13 @@ class EngineCore:
     def _fail(self, sequence: Sequence) -> Output:
         self._forget(sequence)
         error = "the KV cache has no room for this request"
+        shortage = self.allocator.last_shortage
+        log.error(
+            "failed %s: %s: %s",
+            sequence.request_id,
+            error,
+            self._sizes(shortage) if shortage else "no room was asked for",
+        )
         return sequence.request_id, TokenEvent(None, "", finished=FinishReason.ERROR, error=error)
 
     def give_up(self) -> None:
@@ -185,11 +235,15 @@ class EngineCore:
         self.state.running = self.state.waiting = 0
 
     def _forget(self, sequence: Sequence) -> None:
-        self.scheduler.remove(sequence)
+        self._let_go(sequence)
         del self._sequences[sequence.request_id]
         self._metrics.finished[sequence.finished or FinishReason.ABORT].inc()
 
+    def _let_go(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+
     def _publish_state(self) -> None:
-        self.state.usage = self.allocator.usage(self.scheduler.holders())
+        self.state.usage = self.allocator.usage(self.holders())
+        self.state.swap = self.scheduler.preemption.usage()
         self.state.running = len(self.scheduler.running)
         self.state.waiting = len(self.scheduler.waiting)

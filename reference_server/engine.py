@@ -17,8 +17,10 @@ from collections.abc import Callable
 import torch
 
 from reference_server.core import EngineCore, Output
+from reference_server.device import OutOfDeviceMemory
 from reference_server.kv.allocator import Allocator
 from reference_server.kv.prefix import HashChain
+from reference_server.models.tokenizer import Tokenizer
 from reference_server.sequence import FinishReason, Sequence
 from reference_server.streams import TokenEvent, TokenStream, deliver
 
@@ -41,6 +43,10 @@ class Engine:
         self.state = core.state
         self.death: str | None = None
         """Why the engine died; None while it lives."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._core.runner.tokenizer
 
     @property
     def allocator(self) -> Allocator:
@@ -82,6 +88,8 @@ class Engine:
                     self._send(self._core.step())
                 self._core.housekeeping()
         except Exception as error:
+            if isinstance(error, OutOfDeviceMemory):
+                log.error("%s", error)
             log.exception("the engine died")
             self.death = f"{type(error).__name__}: {error}"
             self._core.give_up()
@@ -99,7 +107,10 @@ class Engine:
     def _send(self, outputs: list[Output]) -> None:
         batch = []
         for request_id, event in outputs:
-            batch.append((self._streams[request_id], event))
+            stream = self._streams.get(request_id)
+            if stream is None:
+                continue
+            batch.append((stream, event))
             if event.finished is not None:
                 del self._streams[request_id]
         if not batch or self._loop is None:

@@ -37,6 +37,8 @@ class Limits:
     """For the body to arrive."""
     write_seconds: float = 30.0
     """For a client to take one piece of an answer, before it is given up."""
+    request_seconds: float = 600.0
+    """From a request's arrival to its last token."""
     queued_events: int = 1024
     """Tokens that may wait for a client that does not read."""
     streams: int = 512

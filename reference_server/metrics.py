@@ -6,18 +6,15 @@ is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from reference_server import __version__
-from reference_server.kv.allocator import Usage
 from reference_server.sequence import FinishReason
+from reference_server.state import EngineState
+from reference_server.state_metrics import PREFIX, StateCollector
 
-PREFIX = "kvprobe:"
 VLLM_PREFIX = "vllm:"
 LABELS = ("model_name", "engine")
 TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
@@ -25,28 +22,32 @@ ITL_BUCKETS = (0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240)
 
 OUR_OWN = (
+    "achieved_",
     "build_info",
+    "device_memory_",
     "engine_steps",
+    "kv_allocation_",
+    "kv_block_table_",
     "kv_blocks_",
-    "kv_tail_",
+    "kv_bytes_",
     "kv_cache_usage_max",
+    "kv_cached_",
+    "kv_free_",
+    "kv_largest_",
+    "kv_metadata_",
+    "kv_moved_",
+    "kv_null_",
+    "kv_pool_",
+    "kv_reserved_",
+    "kv_shared_",
+    "kv_stored_",
+    "kv_swap",
+    "kv_tail_",
+    "kv_used_",
     "num_requests_running_max",
+    "num_requests_swapped",
 )
 """Series that vLLM V1 has no name for: they stay out of a page under its prefix."""
-
-
-class EngineState:
-    """What the gauges show; the engine thread replaces the fields after each step."""
-
-    steps = 0
-    running = 0
-    waiting = 0
-    running_max = 0
-    usage_ratio_max = 0.0
-
-    def __init__(self, usage: Usage, bytes_per_token: int) -> None:
-        self.usage = usage
-        self.bytes_per_token = bytes_per_token
 
 
 class Metrics:
@@ -108,7 +109,7 @@ class Metrics:
             PREFIX + "cache_config_info", "The cache's configuration.", sorted(labels), registry=self.registry
         )
         info.labels(**labels).set(1)
-        self.registry.register(_StateCollector(state, self._labels))
+        self.registry.register(StateCollector(state, self._labels))
 
     def page(self) -> bytes:
         """The exposition text."""
@@ -122,49 +123,3 @@ class Metrics:
 def _is_our_own(line: str) -> bool:
     name = line.split(PREFIX, 1)[-1]
     return name.startswith(OUR_OWN)
-
-
-class _StateCollector(Collector):
-    """Gauges from the engine's state at the moment of the scrape."""
-
-    def __init__(self, state: EngineState, labels: dict[str, str]) -> None:
-        self._state = state
-        self._names = list(labels)
-        self._values = list(labels.values())
-
-    def collect(self) -> Iterable[Metric]:
-        state, usage = self._state, self._state.usage
-        yield self._gauge("num_requests_running", "Requests holding KV memory.", state.running)
-        yield self._gauge("num_requests_waiting", "Requests waiting for memory or budget.", state.waiting)
-        yield self._gauge(
-            "num_requests_running_max", "Most requests ever running in one step.", state.running_max
-        )
-        yield self._gauge("kv_cache_usage_perc", "KV blocks held by requests, 0 to 1.", usage.ratio)
-        yield self._gauge("kv_cache_usage_max", "Highest usage of any step, 0 to 1.", state.usage_ratio_max)
-        yield self._gauge("kv_blocks_total", "KV blocks that can be handed out.", usage.blocks_total)
-        yield self._gauge("kv_blocks_used", "KV blocks held by requests.", usage.blocks_used)
-        yield self._gauge(
-            "kv_blocks_cached", "Unheld KV blocks that a prefix can reuse.", usage.blocks_cached
-        )
-        yield self._gauge("kv_blocks_free", "KV blocks that hold nothing.", usage.blocks_free)
-        yield self._gauge(
-            "kv_tail_empty_bytes",
-            "Bytes of empty slots at the ends of held blocks.",
-            usage.tail_slots * state.bytes_per_token,
-        )
-        yield self._counter("engine_steps", "Steps of the engine.", state.steps)
-        yield self._counter(
-            "kv_blocks_evicted",
-            "Cached blocks overwritten for lack of free ones.",
-            usage.blocks_evicted_total,
-        )
-
-    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        counter = CounterMetricFamily(PREFIX + name, text, labels=self._names)
-        counter.add_metric(self._values, value)
-        return counter
-
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        gauge = GaugeMetricFamily(PREFIX + name, text, labels=self._names)
-        gauge.add_metric(self._values, value)
-        return gauge

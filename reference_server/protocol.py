@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from reference_server.errors import RequestError
-from reference_server.models.tokenizer import Tokenizer, UnknownRoleError
+from reference_server.models.tokenizer import Tokenizer, ChatError
 from reference_server.sampler import SamplingParams
 
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
@@ -155,7 +155,7 @@ def encode_messages(
             [(message.role, _text(message)) for message in messages],
             add_generation_prompt=add_generation_prompt,
         )
-    except UnknownRoleError as error:
+    except ChatError as error:
         raise RequestError(400, str(error), param="messages") from error
 
 

@@ -52,10 +52,9 @@ class TokenChooser:
         return int(ids[min(index, len(cumulative) - 1)])
 
 
-def sample(logits: torch.Tensor, forbidden: torch.Tensor, choosers: list[TokenChooser]) -> list[int]:
-    """One token for each row; `forbidden` is added to the logits (0 or minus infinity)."""
-    masked = logits + forbidden
+def sample(logits: torch.Tensor, choosers: list[TokenChooser]) -> list[int]:
+    """One token for each row; forbidden tokens are at minus infinity."""
     if all(chooser.greedy for chooser in choosers):
-        chosen: list[int] = masked.argmax(dim=-1).tolist()
+        chosen: list[int] = logits.argmax(dim=-1).tolist()
         return chosen
-    return [chooser.choose(row) for chooser, row in zip(choosers, masked, strict=True)]
+    return [chooser.choose(row) for chooser, row in zip(choosers, logits, strict=True)]

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reference_server.kv.allocator import Allocator
+from reference_server.kv.allocator import Allocator, Shortage
 from reference_server.kv.preemption import PreemptionManager
 from reference_server.sequence import FinishReason, Sequence
 
@@ -47,6 +47,10 @@ class Step:
     work: list[Scheduled] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    kept_blocks: dict[str, int] = field(default_factory=dict)
+    """Blocks of preempted requests that were kept elsewhere, by request id."""
+    shortages: list[tuple[Sequence, Shortage]] = field(default_factory=list)
+    """Who was refused room, running or waiting, and how much was there."""
     failed: list[Sequence] = field(default_factory=list)
 
 
@@ -81,11 +85,15 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, running or waiting, and free its memory."""
+        self.take_out(sequence)
+        self.preemption.drop(sequence)
+
+    def take_out(self, sequence: Sequence) -> None:
+        """Take a sequence out of its queue; its memory stays as it is."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.preemption.drop(sequence)
 
     def schedule(self) -> Step:
         step = Step()
@@ -109,8 +117,9 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_tokens: int, step: Step) -> bool:
         """Preempt from the newest on until there is room; False when `sequence` itself had to go."""
         while not self.allocator.extend(sequence, num_tokens):
+            self._note_shortage(sequence, step)
             victim = self.running.pop()
-            self.preemption.evict(victim)
+            step.kept_blocks[victim.request_id] = self.preemption.evict(victim)
             victim.num_preemptions += 1
             self.waiting.appendleft(victim)
             step.preempted.append(victim)
@@ -118,10 +127,16 @@ class Scheduler:
                 return False
         return True
 
+    def _note_shortage(self, sequence: Sequence, step: Step) -> None:
+        shortage = self.allocator.last_shortage
+        if shortage is not None:
+            step.shortages.append((sequence, shortage))
+
     def _schedule_waiting(self, step: Step, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
             if not self.preemption.admit(sequence, budget):
+                self._note_shortage(sequence, step)
                 self._fail_if_alone(sequence, step)
                 return
             self.waiting.popleft()

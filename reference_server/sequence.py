@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -47,12 +48,16 @@ class Sequence:
     text: TextStream
     chain: HashChain
     timeline: Timeline
-    stop_token: int | None
+    stop_tokens: frozenset[int] = frozenset()
+    """Any of these ends it; none where the request ignores the end of sequence."""
     min_tokens: int = 0
     """Before so many are generated, neither end of sequence nor a stop string ends it."""
     num_computed: int = 0
-    block_table: list[int] = field(default_factory=list)
-    """Where its KV data lies: ids of blocks, in order. Only the allocator writes it."""
+    block_table: Sequences[int] = field(default_factory=list)
+    """Where its KV data lies: ids of blocks, in order; a `range` where they lie in one piece. Only the
+    allocator writes it, and it may put another in its place."""
+    extra_tables: list[list[int]] = field(default_factory=list)
+    """Block tables of the model's further groups of layers, where it has kinds with a need of their own."""
     num_committed_blocks: int = 0
     """Of these, how many others can find; the allocator's own."""
     cached_tokens: int = 0

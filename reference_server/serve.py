@@ -22,7 +22,7 @@ from reference_server.engine import Engine
 from reference_server.errors import ConfigError
 from reference_server.limits import Limits
 from reference_server.metrics import Metrics
-from reference_server.models.tokenizer import ByteTokenizer
+from reference_server.prepare import Prepared, prepare
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +46,22 @@ def serve(config: ServerConfig, listener: socket.socket) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with listener:
         metrics = Metrics(config.model, vllm_names=config.vllm_metric_names)
-        engine = Engine(build_core(config, metrics), threads=config.threads)
-        return asyncio.run(_serve(config, engine, metrics, listener))
+        prepared = prepare(config)
+        core = build_core(prepared.config, metrics, prepared=prepared)
+        engine = Engine(core, threads=config.threads)
+        return asyncio.run(_serve(prepared, engine, metrics, listener))
 
 
-async def _serve(config: ServerConfig, engine: Engine, metrics: Metrics, listener: socket.socket) -> int:
+async def _serve(prepared: Prepared, engine: Engine, metrics: Metrics, listener: socket.socket) -> int:
+    config = prepared.config
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(engine.start, loop, min(config.max_num_batched_tokens, WARM_UP_TOKENS))
     if engine.death is not None:
         raise ConfigError(f"the engine did not start: {engine.death}")
-    limits = Limits(streams=config.max_streams)
-    api = Api(config, engine, ByteTokenizer(), metrics, limits)
+    if prepared.memory is not None:
+        prepared.memory.phase = "serve"
+    limits = Limits(streams=config.max_streams, request_seconds=config.request_deadline_s)
+    api = Api(config, engine, prepared.model.tokenizer, metrics, limits)
     server = _Server(
         uvicorn.Config(
             api.app(),

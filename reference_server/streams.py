@@ -21,6 +21,8 @@ class TokenEvent:
     stopped_by: str | None = None
     """The stop string that ended the request; None for every other end."""
     error: str | None = None
+    status: int = 500
+    """HTTP status of an error that comes before the first token."""
 
 
 class TokenStream:

@@ -82,6 +82,11 @@ class ChunkWriter:
         self._opened = True
         return chunk
 
+    def opening(self) -> bytes:
+        """A chunk before the first token: a chat's role, or no text at all."""
+        self._opened = True
+        return self._role() if self._chat else self._before_text + b'""' + self._after_text + b"null}]}\n\n"
+
     def _role(self) -> bytes:
         choices = b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
         return self._head + choices + b'"finish_reason":null}]}\n\n'

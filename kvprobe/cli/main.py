@@ -20,17 +20,19 @@ What the KV cache of an LLM server costs, how it behaves under load, and why it 
 
   kvprobe run shared_prefix             load the bundled reference server and say what happened
   kvprobe run shared_prefix --target http://127.0.0.1:8000     the same against your server
+  kvprobe plan --model config.json --gpu 80GiB --weights 14GiB     what a token costs and what fits
+  kvprobe diagnose server.log           why the server died or is slow, from its log
 """
 
 
 def build_parser() -> Parser:
     """The whole command line; each command adds its own part and stays import-light."""
-    from kvprobe.cli import report, run, schema, serve
+    from kvprobe.cli import diagnose, plan, report, run, schema, serve
 
     parser = Parser(prog="kvprobe", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"kvprobe {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for command in (run, serve, report, schema):
+    for command in (run, plan, diagnose, serve, report, schema):
         command.add_parser(commands)
     return parser
 

@@ -35,14 +35,14 @@ class Parser(argparse.ArgumentParser):
             return Problem(
                 "unknown_option",
                 f"`{option}` is no option of `{self.prog}`",
-                _meant(option, known) or help_fix,
+                meant(option, known) or help_fix,
             )
         if found := _CHOICE.match(message):
             offered = re.findall(r"[\w.-]+", found.group(3))
             return Problem(
                 "bad_value",
                 f"`{found.group(2)}` is no {found.group(1)}: choose from {', '.join(offered)}",
-                _meant(found.group(2), offered) or help_fix,
+                meant(found.group(2), offered) or help_fix,
             )
         if found := _NO_VALUE.match(message):
             option = found.group(1).split("/")[-1]
@@ -59,7 +59,8 @@ class Parser(argparse.ArgumentParser):
         return actions
 
 
-def _meant(word: str, known: Iterable[str]) -> str | None:
+def meant(word: str, known: Iterable[str]) -> str | None:
+    """A question after a word that nobody knows: the nearest one that is known; null when none is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else None
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvprobe.cli.streams import emit
@@ -32,13 +33,21 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
         return
     from kvprobe.report.terminal import banner, render_run
 
-    page = _Page()
-    render_run(summary, diagnosis, console(page, no_color=no_color), banner=banner(data))
+    show(
+        lambda page: render_run(summary, diagnosis, page, banner=banner(data)),
+        no_color=no_color,
+    )
+
+
+def show(render: Callable[[Console], None], *, no_color: bool) -> None:
+    """Draw a whole page, then print it; a closed stdout raises BrokenPipeError."""
+    page = Page()
+    render(console(page, no_color=no_color))
     # Tables are padded to their width; what is pasted into a ticket should not be.
     emit("\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n")
 
 
-class _Page(io.StringIO):
+class Page(io.StringIO):
     """Text for stdout, held back until it is whole: rich may ask it what stdout is like, but only
     `emit` writes there, which knows what to do when it refuses."""
 

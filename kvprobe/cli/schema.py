@@ -31,6 +31,12 @@ def _diagnosis() -> dict[str, Any]:
     return diagnosis_schema()
 
 
+def _plan() -> dict[str, Any]:
+    from kvprobe.plan.document import plan_schema
+
+    return plan_schema()
+
+
 def _error() -> dict[str, Any]:
     from kvprobe.report.document import error_schema
 
@@ -41,6 +47,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "workload": _workload,
     "run": _run,
     "diagnosis": _diagnosis,
+    "plan": _plan,
     "error": _error,
 }
 

@@ -9,10 +9,11 @@ published code does not settle, is either an entry in `assumptions` or an error.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 AttentionKind = Literal["full", "sliding", "chunked", "cross"]
-StateKind = Literal["gated_delta_net", "mamba2", "mamba1", "lightning", "short_conv", "rwkv"]
+StateKind = Literal["gated_delta_net", "mamba2", "mamba1", "lightning", "short_conv", "rwkv", "rg_lru"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +51,35 @@ class Latent:
 class StatePart:
     """One constant tensor of a recurrent layer: elements per request, before the parallel split.
 
-    `name` is `ssm` or `conv`. `dtype` is null where the model's dtype holds. `rows_per_token` marks
-    the conv part: `elements` are for `rows` rows, and speculation adds rows (LAYOUTS: n_spec).
+    `name` is `ssm` or `conv`. `dtype` is null where the model's dtype holds; `dtype_stated` says that the
+    configuration itself names it (else it is the habit of the engines, which some of them override).
+    `rows` marks the conv part: `elements` are for `rows` rows, and speculation adds rows (LAYOUTS: n_spec).
+
+    Of `elements`, `groups * group_elements` belong to groups that a tensor-parallel split wider than
+    their number repeats on every rank (Mamba-2's B and C); the rest is divided. `replicated` marks a
+    part that every rank keeps whole.
     """
 
-    name: Literal["ssm", "conv"]
+    name: Literal["ssm", "conv", "shift"]
     elements: int
     dtype: str | None = None
+    dtype_stated: bool = False
     rows: int | None = None
+    groups: int = 0
+    group_elements: int = 0
+    replicated: bool = False
+
+    def elements_per_rank(self, tp: int) -> Fraction:
+        """Elements on one of `tp` ranks, as vLLM's `MambaStateShapeCalculator` splits them."""
+        if self.replicated:
+            return Fraction(self.elements)
+        grouped = self.groups * self.group_elements
+        per_rank = Fraction(self.elements - grouped, tp)
+        if not grouped:
+            return per_rank
+        # Groups that TP does not divide are repeated until each rank has one of its own.
+        kept = Fraction(self.groups, tp) if self.groups % tp == 0 else Fraction(1)
+        return per_rank + kept * self.group_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

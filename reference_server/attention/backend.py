@@ -12,18 +12,23 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from reference_server.attention.store import KVStore
+
 PlanT = TypeVar("PlanT")
+
+Table = Sequence[int]
+"""Block ids in the order of the tokens; a `range` where they lie in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
     """Tokens `start .. start + count` of one sequence in this step.
 
-    They are rows `row .. row + count` of the step's flat batch; `block_ids` is the sequence's
-    block table, which already has room for them.
+    They are rows `row .. row + count` of the step's flat batch; `tables` has the sequence's block
+    table for each group of layers, with room for them.
     """
 
-    block_ids: list[int]
+    tables: tuple[Table, ...]
     start: int
     count: int
     row: int
@@ -37,6 +42,7 @@ class AttentionBackend(Protocol, Generic[PlanT]):
     """KV storage and attention for all layers of one model."""
 
     name: str
+    store: KVStore
 
     @property
     def cache_bytes(self) -> int:
@@ -52,4 +58,17 @@ class AttentionBackend(Protocol, Generic[PlanT]):
         """Store `[rows, kv_heads, head_dim]` of this step's tokens."""
 
     def attend(self, layer: int, queries: torch.Tensor, plan: PlanT) -> torch.Tensor:
-        """Causal attention of `[rows, heads, head_dim]` over all stored tokens of each sequence."""
+        """Attention of `[rows, heads, head_dim]` over the stored tokens of each sequence.
+
+        Causal; in a layer with a window, over the last `window` tokens only, the query's own among
+        them. Returns `[rows, heads * head_dim]`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlace:
+    """Where a layer keeps its memory: its group's table, its own tensor among the group's."""
+
+    group: int
+    slot: int
+    window: int | None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from reference_server.errors import IntegrityError
-from reference_server.kv.allocator import Usage
+from reference_server.kv.allocator import TABLE_ENTRY_BYTES, Shortage, Usage, slots
 from reference_server.kv.pool import Block, BlockPool
 from reference_server.sequence import Sequence
 
@@ -21,10 +21,14 @@ class PagedAllocator:
 
     name = "paged"
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self, num_blocks: int, block_size: int, *, prefix_caching: bool, most_cached: int | None = None
+    ) -> None:
+        self.pool = BlockPool(num_blocks, most_cached=most_cached)
         self.block_size = block_size
         self.prefix_caching = prefix_caching
+        self.last_shortage: Shortage | None = None
+        self._failures = 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -55,9 +59,12 @@ class PagedAllocator:
     def extend(self, sequence: Sequence, num_tokens: int) -> bool:
         wanted = blocks_for(num_tokens, self.block_size) - len(sequence.block_table)
         if wanted > self.pool.available:
+            self.last_shortage = Shortage(wanted, self.pool.available, self.pool.available)
+            self._failures += 1
             return False
         if wanted > 0:
-            sequence.block_table.extend(block.block_id for block in self.pool.take(wanted))
+            taken = [block.block_id for block in self.pool.take(wanted)]
+            sequence.block_table = [*sequence.block_table, *taken]
         return True
 
     def commit(self, sequence: Sequence) -> None:
@@ -70,7 +77,7 @@ class PagedAllocator:
         for index in range(sequence.num_committed_blocks, full):
             block = self.pool.block(sequence.block_table[index])
             if block.hash is None:
-                self.pool.remember(block, digests[index])
+                self.pool.remember(block, digests[index], digests[index - 1] if index else None)
         sequence.num_committed_blocks = full
 
     def release(self, sequence: Sequence) -> None:
@@ -79,15 +86,30 @@ class PagedAllocator:
         sequence.num_committed_blocks = 0
 
     def usage(self, holders: Iterable[Sequence]) -> Usage:
-        tail = sum(len(s.block_table) * self.block_size - s.num_computed for s in holders)
+        stored = tail = reserved = entries = 0
+        for sequence in holders:
+            end, beyond = slots(sequence, self.block_size)
+            stored += sequence.num_computed
+            tail, reserved = tail + end, reserved + beyond
+            entries += len(sequence.block_table)
         return Usage(
             blocks_total=self.pool.total,
             blocks_used=self.pool.used,
             blocks_cached=self.pool.cached,
             blocks_free=self.pool.free,
             blocks_evicted_total=self.pool.evicted_total,
+            table_blocks=entries,
+            stored_tokens=stored,
             tail_slots=tail,
+            reserved_slots=reserved,
+            largest_free_blocks=self.pool.available,
+            table_bytes=entries * TABLE_ENTRY_BYTES,
+            metadata_bytes=self.pool.metadata_bytes,
+            failures_total=self._failures,
         )
+
+    def unreachable_blocks(self) -> int:
+        return self.pool.unreachable()
 
     def check(self, holders: Iterable[Sequence]) -> None:
         owners: Counter[int] = Counter()

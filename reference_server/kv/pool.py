@@ -24,21 +24,30 @@ from reference_server.errors import IntegrityError
 
 NULL_BLOCK_ID = 0
 
+INDEX_ENTRY_BYTES = 232 + 64 + 49
+"""Of one hash in the index: the small dict of equal blocks, its place in the large one, the digest."""
+
 
 class Block:
     """One block; `prev` and `next` are queue links, None while it is in use."""
 
-    __slots__ = ("block_id", "hash", "next", "prev", "refcount")
+    __slots__ = ("block_id", "hash", "next", "parent", "prev", "refcount")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.refcount = 0
         self.hash: bytes | None = None
+        self.parent: bytes | None = None
+        """The hash of the block before it; None for the first of a prompt."""
         self.prev: Block | None = None
         self.next: Block | None = None
 
     def __repr__(self) -> str:
         return f"Block({self.block_id}, refs={self.refcount}, hashed={self.hash is not None})"
+
+
+BLOCK_RECORD_BYTES = Block(NULL_BLOCK_ID).__sizeof__() + 8
+"""Of one block: the object, and the pointer to it."""
 
 
 class FreeQueue:
@@ -96,8 +105,11 @@ class FreeQueue:
 class BlockPool:
     """All blocks of one KV cache. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, num_blocks: int) -> None:
-        """`num_blocks` counts the null block, so `num_blocks - 1` can be handed out."""
+    def __init__(self, num_blocks: int, *, most_cached: int | None = None) -> None:
+        """`num_blocks` counts the null block, so `num_blocks - 1` can be handed out.
+
+        With `most_cached`, no more blocks than that stay cached: older ones are dropped.
+        """
         if num_blocks < 2:
             raise ValueError("a pool needs the null block and at least one other")
         self._blocks = [Block(i) for i in range(num_blocks)]
@@ -112,6 +124,7 @@ class BlockPool:
         self.used = 0
         self.cached = 0
         self.evicted_total = 0
+        self._most_cached = most_cached
 
     @property
     def free(self) -> int:
@@ -145,11 +158,11 @@ class BlockPool:
             self.used += 1
         block.refcount += 1
 
-    def remember(self, block: Block, digest: bytes) -> None:
+    def remember(self, block: Block, digest: bytes, parent: bytes | None = None) -> None:
         """Make a full, computed block findable by the hash of its tokens and all before them."""
         if block.hash is not None:
             raise IntegrityError(f"block {block.block_id} already has a hash")
-        block.hash = digest
+        block.hash, block.parent = digest, parent
         self._by_hash.setdefault(digest, {})[block.block_id] = block
 
     def release(self, blocks_tail_first: Iterable[Block]) -> None:
@@ -166,6 +179,47 @@ class BlockPool:
             else:
                 self._queue.push_back(block)
                 self.cached += 1
+        if self._most_cached is not None:
+            self._drop_cached(self.cached - self._most_cached)
+
+    def _drop_cached(self, count: int) -> None:
+        """Evict the `count` cached blocks that were let go longest ago."""
+        if count <= 0:
+            return
+        for block in [block for block in self._queue.blocks() if block.hash is not None][:count]:
+            self._queue.remove(block)
+            self._forget(block)
+            self._queue.push_front(block)
+            self.cached -= 1
+            self.evicted_total += 1
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Of the block records and the index of hashes, as CPython keeps them."""
+        return len(self._blocks) * BLOCK_RECORD_BYTES + len(self._by_hash) * INDEX_ENTRY_BYTES
+
+    def unreachable(self) -> int:
+        """Cached blocks that no prompt finds now, because a block before them is gone."""
+        reachable: dict[bytes, bool] = {}
+
+        def find(digest: bytes) -> bool:
+            # A chain is walked to its first block, or to one whose answer is known. No recursion:
+            # a prompt may have thousands of blocks.
+            path: list[bytes] = []
+            at: bytes | None = digest
+            while at is not None and at not in reachable:
+                path.append(at)
+                same = self._by_hash.get(at)
+                if not same:
+                    reachable[at] = False
+                    break
+                at = next(iter(same.values())).parent
+            found = at is None or reachable[at]
+            reachable.update(dict.fromkeys(path, found))
+            return found
+
+        cached = [b.hash for b in self._queue.blocks() if b.hash is not None]
+        return sum(not find(digest) for digest in cached)
 
     def _take_one(self) -> Block:
         block = self._queue.pop_front()
@@ -183,7 +237,7 @@ class BlockPool:
         del same[block.block_id]
         if not same:
             del self._by_hash[block.hash]
-        block.hash = None
+        block.hash = block.parent = None
 
     def check(self, owners: Mapping[int, int]) -> None:
         """Raise `IntegrityError` unless the books balance.

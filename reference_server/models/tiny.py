@@ -11,8 +11,9 @@ import math
 
 import torch
 
-from reference_server.models.llama import LayerWeights, LlamaConfig, LlamaWeights
+from reference_server.models.shape import LlamaConfig
 from reference_server.models.tokenizer import VOCABULARY_SIZE
+from reference_server.models.weights import LayerWeights, LlamaWeights
 
 TINY = LlamaConfig(
     name="tiny",

@@ -25,7 +25,11 @@ SPECIAL_TEXT = {
 ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
 
 
-class UnknownRoleError(ValueError):
+class ChatError(ValueError):
+    """Messages that the chat template does not take; the text is for the client."""
+
+
+class UnknownRoleError(ChatError):
     """A chat message has a role that the template does not know."""
 
 
@@ -33,7 +37,10 @@ class Tokenizer(Protocol):
     """What the server needs of a tokenizer."""
 
     vocabulary_size: int
-    eos_token: int
+    eos_tokens: frozenset[int]
+    """Any of these ends a text."""
+    hides_eos: bool
+    """A request that ignores the end of sequence never gets such a token: each of its tokens shows."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of plain text, as `/v1/completions` feeds it."""
@@ -47,15 +54,16 @@ class Tokenizer(Protocol):
     def token_bytes(self, token: int) -> bytes:
         """UTF-8 bytes that a generated token adds to the output; marks add none."""
 
-    def sampleable(self) -> list[int]:
-        """Ids that may be generated."""
+    def sampleable(self) -> list[int] | None:
+        """Ids that may be generated; None for all."""
 
 
 class ByteTokenizer:
     """One token a byte."""
 
     vocabulary_size = VOCABULARY_SIZE
-    eos_token = EOS
+    eos_tokens = frozenset((EOS,))
+    hides_eos = True
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS, *_utf8(text)] if add_special_tokens else list(_utf8(text))

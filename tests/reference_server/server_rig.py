@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence as Sequences
+from typing import Any
 
 import torch
 
+from reference_server.ailments import afflict
+from reference_server.attention.formats import kv_format
 from reference_server.build import build_core
 from reference_server.config import ServerConfig
 from reference_server.core import EngineCore
@@ -47,15 +50,27 @@ class Rig:
         prefix_caching: bool = True,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 128,
+        **options: Any,
     ) -> None:
-        config = ServerConfig(
-            block_size=block_size,
-            kv_memory_bytes=(blocks + 1) * block_size * shape.kv_bytes_per_token(),
-            prefix_caching=prefix_caching,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=2048,
-            check_integrity=True,
+        """`options` are further fields of the configuration; a block has `block_size` tokens' bytes
+        under every allocator."""
+        config = afflict(
+            ServerConfig(
+                **{
+                    "block_size": block_size,
+                    "kv_memory_bytes": (blocks + 1)
+                    * block_size
+                    * kv_format(options.get("kv_dtype", "auto")).bytes_per_token(
+                        layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+                    ),
+                    "prefix_caching": prefix_caching,
+                    "max_num_seqs": max_num_seqs,
+                    "max_num_batched_tokens": max_num_batched_tokens,
+                    "max_model_len": 2048,
+                    "check_integrity": True,
+                    **options,
+                }
+            )
         )
         self.metrics = Metrics("small", vllm_names=False)
         self.core: EngineCore = build_core(config, self.metrics, shape)
@@ -81,7 +96,7 @@ class Rig:
             text=TextStream(TOKENIZER, stops),
             chain=self.core.chain(cache_salt),
             timeline=Timeline(arrived=time.monotonic()),
-            stop_token=None if ignore_eos else TOKENIZER.eos_token,
+            stop_tokens=frozenset() if ignore_eos else TOKENIZER.eos_tokens,
         )
         self.core.add(sequence)
         return sequence
@@ -155,7 +170,7 @@ def count_ties(shape: LlamaConfig, sequence: Sequence, seed: int = 0, tie: float
     """
     logits = naive_logits(shape, random_weights(shape, seed), sequence.tokens[:-1])
     allowed = torch.full((shape.vocabulary_size,), float("-inf"), dtype=torch.float64)
-    allowed[[t for t in TOKENIZER.sampleable() if t != TOKENIZER.eos_token]] = 0.0
+    allowed[[t for t in TOKENIZER.sampleable() if t not in TOKENIZER.eos_tokens]] = 0.0
     ties = 0
     for position in range(sequence.num_prompt_tokens - 1, len(sequence.tokens) - 1):
         row = logits[position] + allowed

@@ -1,76 +1,60 @@
-"""The paged allocator against a model that remembers what was written where, token by token."""
+"""Every allocator, with both ways of preemption, against a memory that knows what was written where."""
 
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reference_server.detokenizer import TextStream
-from reference_server.kv.paged import PagedAllocator
-from reference_server.kv.preemption import RecomputePreemption
-from reference_server.kv.prefix import HashChain, PrefixHasher
-from reference_server.models.tokenizer import ByteTokenizer
-from reference_server.sampler import SamplingParams, TokenChooser
-from reference_server.sequence import Sequence, Timeline
+from reference_server.kv.prefix import PrefixHasher
+from reference_server.sequence import Sequence
+from tests.reference_server.memory_model import (
+    ALLOCATORS,
+    Memory,
+    check_usage,
+    make_allocator,
+    make_manager,
+    make_sequence,
+)
 from tests.reference_server.server_rig import Rig
 
-TOKENIZER = ByteTokenizer()
-
-
-def make_sequence(name: str, tokens: list[int], hasher: PrefixHasher, salt: str | None = None) -> Sequence:
-    return Sequence(
-        request_id=name,
-        tokens=tokens,
-        num_prompt_tokens=len(tokens),
-        max_tokens=1000,
-        chooser=TokenChooser(SamplingParams()),
-        text=TextStream(TOKENIZER),
-        chain=HashChain(hasher, salt),
-        timeline=Timeline(arrived=time.monotonic()),
-        stop_token=None,
-    )
+REGIONS = ("contiguous", "contiguous-exact", "pieces")
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_the_pools_bytes_are_bytes_a_token_times_slots(block_size: int) -> None:
     rig = Rig(blocks=9, block_size=block_size)
     slots = 10 * block_size
-    assert rig.core.runner._model.attention.cache_bytes == slots * rig.core.state.bytes_per_token
+    assert rig.core.state.pool_bytes == slots * rig.core.state.bytes_per_token
     assert f'kv_cache_memory_bytes="{slots * rig.core.state.bytes_per_token}"' in rig.metrics.page().decode()
 
 
 class AllocatorAgainstMemory(RuleBasedStateMachine):
-    """Each block's slots hold the whole prefix up to their token, as KV data does.
+    """Admit, grow, evict and drop at random, the test being the scheduler."""
 
-    What a sequence finds in its blocks must be its own prefix: a block handed to two, overwritten
-    while it is shared, or found by a wrong hash shows at once.
-    """
-
-    @initialize(size=st.sampled_from([1, 2, 4]), blocks=st.integers(1, 9), caching=st.booleans())
-    def start(self, size: int, blocks: int, caching: bool) -> None:
-        self.size = size
-        self.allocator = PagedAllocator(blocks + 1, size, prefix_caching=caching)
-        self.manager = RecomputePreemption(self.allocator)
-        self.hasher = PrefixHasher(size)
-        self.memory: dict[tuple[int, int], tuple[object, ...]] = {}
+    @initialize(
+        kind=st.sampled_from(ALLOCATORS),
+        size=st.sampled_from([1, 2, 4]),
+        blocks=st.integers(1, 9),
+        caching=st.booleans(),
+        host_blocks=st.sampled_from([None, 0, 3, 100]),
+    )
+    def start(self, kind: str, size: int, blocks: int, caching: bool, host_blocks: int | None) -> None:
+        self.kind, self.size = kind, size
+        self.memory = Memory(1 if kind in REGIONS else size)
+        self.allocator = make_allocator(kind, blocks * size, size, self.memory, caching=caching)
+        self.manager = make_manager(self.allocator, self.memory, host_blocks)
+        self.hasher = PrefixHasher(self.allocator.block_size)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.names = itertools.count()
 
-    def prefix(self, sequence: Sequence, end: int) -> tuple[object, ...]:
-        return (sequence.chain._root, *sequence.tokens[:end])
-
-    def slot(self, sequence: Sequence, index: int) -> tuple[int, int]:
-        return sequence.block_table[index // self.size], index % self.size
-
     def compute(self, sequence: Sequence, count: int) -> None:
         for index in range(sequence.num_computed, sequence.num_computed + count):
-            self.memory[self.slot(sequence, index)] = self.prefix(sequence, index + 1)
+            self.memory.write(sequence, index)
         sequence.num_computed += count
         self.allocator.commit(sequence)
 
@@ -92,8 +76,12 @@ class AllocatorAgainstMemory(RuleBasedStateMachine):
         else:
             after = self.allocator.usage(self.running)
             assert (before.blocks_used, before.blocks_cached) == (after.blocks_used, after.blocks_cached)
-            assert sequence.block_table == []
+            assert len(sequence.block_table) == 0
             assert sequence.num_computed == 0
+            shortage = self.allocator.last_shortage
+            assert shortage is not None
+            if len(sequence.tokens) <= self.allocator.capacity_tokens:
+                assert shortage.asked > shortage.largest_free
 
     @precondition(lambda self: self.running)
     @rule(token=st.integers(0, 1), data=st.data())
@@ -102,10 +90,11 @@ class AllocatorAgainstMemory(RuleBasedStateMachine):
         if not sequence.num_pending:
             sequence.tokens.append(token)
         wanted = sequence.num_computed + 1
-        need = -(-wanted // self.size) - len(sequence.block_table)
+        need = -(-wanted // self.allocator.block_size) - len(sequence.block_table)
         usage = self.allocator.usage(self.running)
         fits = self.allocator.extend(sequence, wanted)
-        assert fits == (need <= usage.blocks_free + usage.blocks_cached), "cached blocks are room"
+        if self.kind == "paged" or need <= 0:
+            assert fits == (need <= usage.blocks_free + usage.blocks_cached), "cached blocks are room"
         if fits:
             self.compute(sequence, 1)
 
@@ -129,13 +118,13 @@ class AllocatorAgainstMemory(RuleBasedStateMachine):
         if not hasattr(self, "allocator"):
             return
         self.allocator.check(self.running)
+        self.manager.check()
         for sequence in self.running:
-            for index in range(sequence.num_computed):
-                assert self.memory[self.slot(sequence, index)] == self.prefix(sequence, index + 1)
-        usage = self.allocator.usage(self.running)
-        assert usage.blocks_used == len({b for s in self.running for b in s.block_table})
-        assert usage.blocks_used + usage.blocks_cached + usage.blocks_free == usage.blocks_total
+            self.memory.check(sequence)
+        check_usage(self.allocator, self.running)
+        if not self.running and not self.waiting:
+            assert self.manager.usage().blocks_used == 0
 
 
 TestAllocatorAgainstMemory = AllocatorAgainstMemory.TestCase
-TestAllocatorAgainstMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAllocatorAgainstMemory.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

@@ -94,7 +94,7 @@ def test_a_dead_engine_tells_everyone() -> None:
         stream = TokenStream(sequence.request_id, 10_000, engine.abort)
         engine.submit(sequence, stream)
         await stream.take()
-        sequence.block_table.clear()
+        sequence.block_table = []
         events = await _collect(stream)
         assert events[-1].finished is FinishReason.ERROR
         assert engine.death is not None

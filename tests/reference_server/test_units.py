@@ -86,13 +86,13 @@ def test_top_p_and_temperature() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.9]])
     allowed = torch.zeros(1, 4)
     forbidden = torch.tensor([[0.0, float("-inf"), 0.0, 0.0]])
-    assert sample(logits, allowed, [TokenChooser(SamplingParams())]) == [1]
-    assert sample(logits, forbidden, [TokenChooser(SamplingParams())]) == [3]
+    assert sample(logits + allowed, [TokenChooser(SamplingParams())]) == [1]
+    assert sample(logits + forbidden, [TokenChooser(SamplingParams())]) == [3]
     narrow = TokenChooser(SamplingParams(temperature=1.0, top_p=0.7, seed=1))
-    assert {sample(logits, allowed, [narrow])[0] for _ in range(200)} == {1, 3}
+    assert {sample(logits + allowed, [narrow])[0] for _ in range(200)} == {1, 3}
     wide = TokenChooser(SamplingParams(temperature=2.0, seed=1))
     counts = torch.bincount(
-        torch.tensor([sample(logits, forbidden, [wide])[0] for _ in range(3000)]), minlength=4
+        torch.tensor([sample(logits + forbidden, [wide])[0] for _ in range(3000)]), minlength=4
     )
     expected = torch.softmax((logits + forbidden)[0] / 2.0, dim=-1)
     assert counts[1] == 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvprobe.diagnose.causes import SYMPTOM_OF
 from kvprobe.diagnose.model import Confidence, Evidence, Finding, Observation, Quantity
-from kvprobe.diagnose.view import View
+
+if TYPE_CHECKING:  # rules over logs use this module too, and need neither runs nor numpy
+    from kvprobe.diagnose.view import View
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class Outcome:
     observations: list[Observation] = field(default_factory=list)
 
 
-Rule = Callable[[View], Outcome]
+Rule = Callable[["View"], Outcome]
 
 
 def finding(

@@ -1,0 +1,195 @@
+"""What stands beside the logs: a metrics page, a model, a run directory; and the view made of all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.model.spec import ModelSpec
+    from kvprobe.observe.dialects import Page
+    from kvprobe.observe.logs.intake import LogRead
+
+SCRAPES = 3
+SCRAPE_EVERY_S = 1.0
+"""A live server is asked a few times: one look cannot tell a queue from a passing one."""
+_PAGE_BYTES = 8 * 2**20
+
+
+def run_directory(paths: Sequence[str]) -> Path | None:
+    """The run directory among the paths, null when there is none; it must stand alone."""
+    folders = [p for p in paths if os.path.isdir(p)]
+    if not folders:
+        return None
+    from kvprobe.evidence.rundata import REQUESTS, SPOOL
+
+    found = [p for p in folders if any(os.path.lexists(os.path.join(p, mark)) for mark in (SPOOL, REQUESTS))]
+    if not found:
+        return None
+    if len(paths) > 1:
+        message = f"`{found[0]}` is a run directory, which is diagnosed alone"
+        raise UsageError(Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the other paths apart", found[0]))
+    return Path(found[0])
+
+
+def diagnose_directory(folder: Path, args: argparse.Namespace) -> Diagnosis:
+    """What the evidence of a run means."""
+    given = [o for o, v in (("--metrics", args.metrics), ("--model", args.model_config), ("--tail", args.tail)) if v]
+    if given:
+        message = f"{', '.join(given)} stand beside logs; a run directory holds its own evidence"
+        raise UsageError(Problem("conflict", message, f"leave out {', '.join(given)}"))
+    from kvprobe.diagnose.judge import diagnose_run
+    from kvprobe.evidence.rundir import RunDir
+    from kvprobe.summary.build import summarise
+
+    data = RunDir.open(folder).load()
+    return diagnose_run(data, summarise(data))
+
+
+def model(path: str | None) -> ModelSpec | None:
+    """The model of --model; raises `UsageError` for what is none."""
+    if path is None:
+        return None
+    from kvprobe.model.read import read_model
+
+    return read_model(path)
+
+
+def diagnose_read(read: LogRead, args: argparse.Namespace, spec: ModelSpec | None) -> Diagnosis:
+    """The answer to what was read, with what stands beside it."""
+    from kvprobe.diagnose.log_judge import diagnose_log
+    from kvprobe.diagnose.log_observations import observe
+    from kvprobe.diagnose.log_view import LogView
+    from kvprobe.observe.logs.from_metrics import events_of, values_of
+
+    pages = _pages(read, args)
+    events = list(read.events)
+    metrics: dict[str, Any] | None = None
+    for name, page in pages:
+        events += events_of(page, name)
+        metrics = values_of(page)
+    scraped = next((p for _, p in reversed(pages) if p.engine is not None), None)
+    view = LogView(
+        events=events,
+        engine=read.engine or (scraped.engine if scraped else None),
+        engine_version=read.engine_version or (scraped.version if scraped else None),
+        metrics=metrics,
+        ended=dict(read.ended),
+        read=_read(read, [name for name, _ in pages]),
+    )
+    view.prediction = _prediction(view.engine, view.engine_version, events, spec)
+    diagnosis = diagnose_log(view)
+    for finding in diagnosis.findings:
+        for piece in finding.evidence:
+            piece.line = piece.line or None  # what a metrics page says stands on no line
+    return msgspec.structs.replace(diagnosis, observations=[*diagnosis.observations, *observe(view)])
+
+
+def _read(read: LogRead, pages: list[str]) -> dict[str, Any]:
+    return {
+        "bytes": read.bytes,
+        "lines": read.lines,
+        "skipped": read.skipped,
+        "events": len(read.events),
+        "sources": read.sources,
+        "metrics": sorted(set(pages)),
+        "notes": read.notes,
+    }
+
+
+def _pages(read: LogRead, args: argparse.Namespace) -> list[tuple[str, Page]]:
+    from kvprobe.observe.dialects import read_page
+
+    pages = [(path, read_page(text)) for path, text in read.pages.items()]
+    if args.metrics is not None:
+        if _is_url(args.metrics):
+            pages += _scraped(args.metrics, own_target=args.i_own_this_target, insecure=args.insecure)
+        else:
+            pages.append((args.metrics, read_page(_saved(args.metrics))))
+    for name, page in pages:
+        if page.engine is None:
+            read.notes.append(f"{name}: Prometheus text of no engine that is known")
+    return pages
+
+
+def _is_url(text: str) -> bool:
+    """`http://...`, or `host:port/...` where no such file is."""
+    if "://" in text:
+        return True
+    host, colon, rest = text.partition(":")
+    return bool(host and colon) and rest[:1].isdigit() and not os.path.exists(text)
+
+
+def _saved(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_PAGE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        fix = "give a URL such as http://127.0.0.1:8000/metrics, or a saved page"
+        raise UsageError(Problem("no_metrics", f"cannot read `{path}`: {reason}", fix, path)) from error
+    if len(data) > _PAGE_BYTES or b"# TYPE " not in data:
+        fix = "save one with: curl http://127.0.0.1:8000/metrics > metrics.txt"
+        raise UsageError(Problem("no_metrics", f"`{path}` is no saved /metrics page", fix, path))
+    return data.decode("utf-8", "replace")
+
+
+def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, Page]]:
+    """A few looks at a live page. Raises `TargetError` when there is none or it must not be read."""
+    from kvprobe.observe.metrics import MetricsClient
+    from kvprobe.run.target import guard, page_url, without_query
+
+    url = page_url(text)
+    guard(url, own_target=own_target)
+    client = MetricsClient(url, insecure=insecure)
+    pages = []
+    try:
+        for i in range(SCRAPES):
+            if i:
+                time.sleep(SCRAPE_EVERY_S)
+            scrape = client.scrape()
+            if scrape.page is not None:
+                pages.append((without_query(url), scrape.page))
+            elif not pages and scrape.failure is not None:
+                fix = "check the URL; a page can also be saved and given as a file"
+                raise TargetError(Problem(scrape.failure.kind, f"{without_query(url)}: {scrape.failure.text}", fix))
+    finally:
+        client.close()
+    return pages
+
+
+def _prediction(
+    engine: str | None, version: str | None, events: Sequence[Any], spec: ModelSpec | None
+) -> dict[str, Any] | None:
+    """What one token costs, with the settings that the log itself tells."""
+    if spec is None:
+        return None
+    from kvprobe.model.dtypes import kv_dtype
+    from kvprobe.model.layouts import growing_bytes_per_token, layout_name, parts
+
+    def told(name: str, default: Any) -> Any:
+        found = (e.get(name) for e in reversed(events) if e.name == "config" and e.provenance != "quoted")
+        return next((v for v in found if v is not None), default)
+
+    tp, pp = max(1, int(told("tensor_parallel_size", 1))), max(1, int(told("pipeline_parallel_size", 1)))
+    name = str(told("kv_cache_dtype", "auto"))
+    try:
+        dtype = kv_dtype(name, model_dtype=spec.dtype)
+        pieces = parts(spec, dtype, dtype, tp=tp, pp=pp)
+    except KvprobeError:
+        name = "auto"
+        dtype = kv_dtype(name, model_dtype=spec.dtype)
+        pieces = parts(spec, dtype, dtype, tp=tp, pp=pp)
+    exact = growing_bytes_per_token(pieces)
+    per_token = int(exact) if exact == int(exact) else float(exact)
+    kv = {"bytes_per_token_per_gpu": per_token or None, "layout": layout_name(spec), "kv_dtype": name}
+    return {"model": spec.name, "kv": kv, "tp": tp, "pp": pp, "max_context_tokens": spec.max_context_tokens}

@@ -1,0 +1,116 @@
+"""From all families' candidates to one answer.
+
+The order: what killed the process before what slows it; the root before the event that it led to; the
+surer first, where a general id (`capacity_exhausted`, `not_memory`) must be a step surer than a specific
+one to stand before it; then what the log told first. A cause that other evidence excludes is listed as
+ruled out, with the number that does so. Lines that foreign text forged never reach a rule.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
+from kvprobe.diagnose.log_answer import facts_of, nothing_known, unexplained
+from kvprobe.diagnose.log_doubt import doubted
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Role
+from kvprobe.diagnose.rules.base import finding
+from kvprobe.diagnose.rules.logs import all_rules
+from kvprobe.diagnose.rules.logs.base import LogCandidate
+
+_SURE = {"certain": 0, "likely": 1, "suspected": 2}
+_GENERAL = {
+    "capacity_exhausted": 2,
+    "not_memory": 2,
+    "gpu_software_fault": 1,
+    "driver_limit_not_capacity": 1,
+    "host_oom_kill": 1,
+    "kv_pool_pressure": 1,
+    "kv_pool_idle": 1,
+}
+"""By how much an id is less specific than the others: a tie-breaker, and a step at equal confidence."""
+_MAX_EVIDENCE = 6
+_MAX_FINDINGS = 8
+
+
+def diagnose_log(view: LogView) -> Diagnosis:
+    """What the logs mean: exactly one primary finding, or `healthy_baseline` with none."""
+    gathered = [doubted(view, c) for rule in all_rules() for c in rule(view)]
+    kept, ruled_out = _excluded(gathered)
+    ordered = _merged(sorted(kept, key=_order))
+    named = [c.finding for c in ordered]
+    open_end = unexplained(view)
+    if not named or (open_end is not None and not any(c.fatal for c in ordered)):
+        named = [*([open_end or nothing_known(view)] if not _healthy(view, named, open_end) else []), *named]
+    findings = [_with_role(f, "secondary" if i else "primary") for i, f in enumerate(named[:_MAX_FINDINGS])]
+    names = {f.cause for f in findings}
+    findings += [_with_role(f, "ruled_out") for f in ruled_out if f.cause not in names]
+    primary = named[0].cause if named else HEALTHY
+    return Diagnosis(
+        primary=primary,
+        findings=findings if named else [],
+        facts=facts_of(view),
+        read={"engine": view.engine, "engine_version": view.engine_version, **view.read},
+    )
+
+
+def _healthy(view: LogView, named: list[Finding], open_end: Finding | None) -> bool:
+    """An engine that says it serves, and nothing that speaks against it."""
+    if named or open_end is not None:
+        return False
+    return bool(view.all("engine_stats", "serving"))
+
+
+def _order(c: LogCandidate) -> tuple[int, int, int, int, int]:
+    sure = _SURE[c.finding.confidence]
+    general = _GENERAL.get(c.finding.cause, 0)
+    unknown = c.finding.cause == UNKNOWN
+    line = c.at.line if c.at is not None else 1 << 30
+    return (not c.fatal, unknown, sure + (general > 0) + (0 if c.root else 1), general, line)
+
+
+def _excluded(candidates: list[LogCandidate]) -> tuple[list[LogCandidate], list[Finding]]:
+    """Candidates that no other one excludes, and a `ruled_out` finding for each excluded cause."""
+    reasons: dict[str, tuple[str, LogCandidate]] = {}
+    for c in candidates:
+        for cause, reason in c.excludes.items():
+            reasons.setdefault(cause, (reason, c))
+    kept = [c for c in candidates if c.finding.cause not in reasons or _surer(c, reasons[c.finding.cause][1])]
+    alive = {c.finding.cause for c in kept}
+    return kept, [_ruled_out(cause, *told) for cause, told in reasons.items() if cause not in alive]
+
+
+def _surer(c: LogCandidate, by: LogCandidate) -> bool:
+    """What a less sure finding excludes stays: its reason may be the wrong one."""
+    return _SURE[c.finding.confidence] < _SURE[by.finding.confidence]
+
+
+def _ruled_out(cause: str, reason: str, by: LogCandidate) -> Finding:
+    evidence: list[Evidence] = by.finding.evidence[:1]
+    return finding(
+        cause,
+        by.finding.confidence,
+        reason,
+        evidence,
+        check_first=[],
+        remedy=[],
+        would_change_my_mind=[],
+    )
+
+
+def _merged(ordered: list[LogCandidate]) -> list[LogCandidate]:
+    """One candidate a cause: the best one, with the others' evidence behind its own."""
+    best: dict[str, LogCandidate] = {}
+    for c in ordered:
+        first = best.setdefault(c.finding.cause, c)
+        if first is c:
+            continue
+        seen = {(e.source, e.line) for e in first.finding.evidence}
+        more = [e for e in c.finding.evidence if (e.source, e.line) not in seen]
+        first.finding.evidence = [*first.finding.evidence, *more][:_MAX_EVIDENCE]
+    return list(best.values())
+
+
+def _with_role(found: Finding, role: Role) -> Finding:
+    return msgspec.structs.replace(found, role=role)

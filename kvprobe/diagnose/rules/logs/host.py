@@ -1,0 +1,254 @@
+"""The host killed the process, or had no memory left: kernel, cgroup, Ray, kubelet, shell.
+
+A kernel or container record is proof. A bare SIGKILL is not: clean-up scripts, probes and people send it
+too, so it counts only when nothing before it explains the death.
+"""
+
+from __future__ import annotations
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.words import cites, explained_before, percent, size, told
+from kvprobe.evidence.events import Event
+
+_NOT_CUDA = "the host killed the process: host memory, not GPU memory, ran out"
+_CHECK = [
+    "`dmesg -T | grep -i oom` or `kubectl describe pod` for the record of the kill",
+    "the resident memory of the process over time, page-locked buffers included (they stand in no rss figure)",
+]
+_REMEDY = [
+    "give the container or host more memory: at least the size of the weights while they load, plus host KV buffers",
+    "less host memory in the engine: no swap space or CPU offload, fewer loading workers, memory-mapped weights",
+]
+_MIND = ["an exit code other than 137, or no kernel record of an OOM kill at that time"]
+
+
+def host_kill(view: LogView) -> list[LogCandidate]:
+    """A record of the kill by kernel, cgroup, container runtime, Ray or systemd-oomd."""
+    killed = [e for e in view.all("killed") if e.get("how") != "signal"]
+    if not killed:
+        return []
+    best = max(killed, key=lambda e: (e.get("anon") is not None, e.get("used") is not None, len(e.values)))
+    extra = view.all("cgroup_limit", "oom_largest_task", "container_limit", "oom_invoked")
+    return [
+        candidate(
+            "host_oom_kill",
+            "certain",
+            _kill_words(view, best, killed),
+            [cite(best), *cites((e for e in killed if e is not best), 2), *cites(extra, 2)],
+            fatal=True,
+            at=best,
+            check_first=_CHECK,
+            remedy=_REMEDY,
+            would_change_my_mind=["the victim is no process of the engine, and the engine ran on"],
+            excludes={"capacity_exhausted": _NOT_CUDA},
+        )
+    ]
+
+
+def _kill_words(view: LogView, best: Event, killed: list[Event]) -> str:
+    who = {
+        "kernel": "The kernel's OOM killer",
+        "container": "The container runtime (its memory limit)",
+        "ray": "Ray's memory monitor",
+    }.get(str(best.get("how")), f"{best.get('how')}")
+    victim = best.get("process") or next((e.get("process") for e in killed if e.get("process")), None)
+    held = best.get("anon") or best.get("rss")
+    parts = [f"{who} killed {victim or 'the process'} for host memory"]
+    if held is not None:
+        parts.append(f"which held {size(held)}")
+    used, total = best.get("used"), best.get("total")
+    if used is not None and total is not None:
+        parts.append(f"with {size(used)} of {size(total)} in use on the node")
+    limit = told(view, "limit", "cgroup_limit") or told(view, "limit", "container_limit")
+    memcg = any("MEMCG" in str(e.get("constraint")) or "cgroup" in str(e.get("scope")) for e in killed)
+    if limit is not None:
+        parts.append(f"at a limit of {size(limit)}")
+    elif memcg:
+        parts.append("at the limit of its container (cgroup), not of the machine")
+    largest = view.last("oom_largest_task")
+    if largest is not None and largest.get("process") != victim:
+        parts.append(f"while the largest task was {largest.get('process')} with {size(largest.get('rss'))}")
+    return ", ".join(parts) + "; the GPU is not the cause."
+
+
+def sigkill(view: LogView) -> list[LogCandidate]:
+    """SIGKILL without a record of why: `Killed`, exit code 137, a runner that was `signal: killed`."""
+    if any(e.get("how") != "signal" for e in view.all("killed")):
+        return []
+    runner = [e for e in view.all("runner_died") if "signal: killed" in str(e.get("reason"))]
+    signals = [*view.all("signal"), *(e for e in view.all("killed") if e.get("how") == "signal"), *runner]
+    signals = [e for e in signals if explained_before(view, e) is None]
+    if not signals:
+        return []
+    first = signals[0]
+    probe, innocent = view.last("probe_failed"), view.last("not_oom_killed")
+    if probe is not None and not any(e.get("how") == "shell" for e in signals):
+        return [_probe(probe, first)]
+    sure: Confidence = "likely" if first.get("how") in {"shell", "signal"} or runner else "suspected"
+    said = f" (phase: {view.phase_at(first)})" if view.phase_at(first) else ""
+    doubt = " `OOMKilled: false` says that the container's own limit was not hit." if innocent else ""
+    return [
+        candidate(
+            "host_oom_kill",
+            "suspected" if innocent else sure,
+            f"The process got SIGKILL{said} without an error of its own, as when the host runs out of memory; "
+            f"SIGKILL alone does not prove who sent it.{doubt}",
+            [*cites(signals), *([cite(innocent)] if innocent else [])],
+            fatal=True,
+            at=first,
+            check_first=_CHECK,
+            remedy=_REMEDY,
+            would_change_my_mind=_MIND,
+        )
+    ]
+
+
+def _probe(probe: Event, signal: Event) -> LogCandidate:
+    return candidate(
+        "not_memory",
+        "likely",
+        f"Exit 137 is the kubelet's own SIGKILL after a failed {probe.get('probe')} probe, not a lack of memory.",
+        [cite(probe), cite(signal)],
+        fatal=True,
+        at=probe,
+        check_first=["how long the start really takes against failureThreshold x periodSeconds of the probe"],
+        remedy=[
+            "a startup probe whose budget is longer than the slowest start",
+            "faster loading of the weights",
+        ],
+        would_change_my_mind=["`Reason: OOMKilled`, or a kernel record of an OOM kill"],
+        excludes={"host_oom_kill": "the probe that failed explains exit 137, and no OOM record is there"},
+    )
+
+
+def evicted(view: LogView) -> list[LogCandidate]:
+    """The kubelet evicted the pod."""
+    event = view.last("evicted")
+    if event is None:
+        return []
+    memory = event.get("resource") == "memory"
+    return [
+        candidate(
+            "host_oom_kill" if memory else "not_memory",
+            "likely",
+            f"The kubelet evicted the pod because the node was low on {event.get('resource')}.",
+            [cite(event)],
+            fatal=True,
+            at=event,
+            check_first=["requests and limits of the pod, and what else runs on the node"],
+            remedy=_REMEDY if memory else [f"more {event.get('resource')} for the pod or node"],
+            would_change_my_mind=["an eviction that came after the failure"],
+        )
+    ]
+
+
+def host_exhausted(view: LogView) -> list[LogCandidate]:
+    """Host memory was refused, without a kill."""
+    found: list[LogCandidate] = []
+    for e in view.all("host_too_small")[:1]:
+        asked, free = e.get("asked"), e.get("free")
+        found.append(
+            candidate(
+                "host_memory_exhausted",
+                "certain",
+                f"The model needs {size(asked)} of system memory and {size(free)} are available: host RAM is too "
+                "small for the part that stays off the GPU.",
+                [cite(e), *cites(view.all("host_memory"), 1)],
+                fatal=True,
+                at=e,
+                check_first=["free RAM and swap before the start, and how many layers are on the GPU"],
+                remedy=[
+                    f"a smaller quantisation or context ({size((asked or 0) - (free or 0))} are missing)",
+                    "free RAM or add swap",
+                ],
+                would_change_my_mind=["as much free RAM as is asked for, and the same refusal"],
+                excludes={"capacity_exhausted": "system memory was refused, not device memory"},
+            )
+        )
+    shm = [e for e in view.all("bus_error") if e.get("shared_memory")]
+    for e in shm[:1]:
+        found.append(
+            candidate(
+                "host_memory_exhausted",
+                "likely",
+                "A bus error in shared memory: /dev/shm is full, which is host memory, not GPU memory.",
+                [cite(e)],
+                fatal=True,
+                at=e,
+                check_first=["`df -h /dev/shm` inside the container"],
+                remedy=["`--shm-size` of several GiB, or `--ipc=host`"],
+                would_change_my_mind=["room in /dev/shm at the time"],
+            )
+        )
+    return found
+
+
+_GROWTH = 1.5
+_SAMPLES = 5
+
+
+def host_leak(view: LogView) -> list[LogCandidate]:
+    """Resident memory that only ever grows, in at least five readings."""
+    samples = view.all("host_rss")
+    values = [float(e.get("rss")) for e in samples if e.get("rss")]
+    if len(values) < _SAMPLES or values[-1] < _GROWTH * values[0]:
+        return []
+    rises = sum(1 for a, b in zip(values, values[1:], strict=False) if b >= a)
+    if rises < 0.9 * (len(values) - 1):
+        return []
+    first, last = samples[0], samples[-1]
+    slope = ""
+    if first.time_s is not None and last.time_s is not None and last.time_s > first.time_s:
+        per_hour = (values[-1] - values[0]) / (last.time_s - first.time_s) * 3600
+        slope = f", {size(per_hour)} an hour"
+    killed = bool(view.all("killed"))
+    return [
+        candidate(
+            "host_memory_leak",
+            "certain" if killed else "likely",
+            f"Host memory of the process rose from {size(values[0])} to {size(values[-1])} in {len(values)} "
+            f"readings, {percent(rises / (len(values) - 1))} of the steps upward{slope}; the GPU is not the cause.",
+            [cite(first), cite(last), *cites(view.all("killed"), 1)],
+            fatal=killed,
+            at=first,
+            check_first=["whether the growth stops without load, and which request kind drives it"],
+            remedy=["upgrade (match it against open leak reports)", "restart on a schedule until then"],
+            would_change_my_mind=["a plateau under steady load"],
+        )
+    ]
+
+
+def cut_off(view: LogView) -> list[LogCandidate]:
+    """A log that stops while weights load, or in mid-work of the reference server: no word of an end."""
+    for source, how in view.ended.items():
+        events = [e for e in view.events if e.source == source and e.provenance != "quoted"]
+        if how != "cut" or not events or view.all("killed", "signal", "shutdown"):
+            continue
+        last = events[-1]
+        if explained_before(view, last) is not None or last.name in {"exception", "engine_dead"}:
+            continue
+        phases = [e.phase for e in events if e.phase is not None]
+        busy = last.name == "engine_stats" and last.engine == "reference" and (last.get("running") or 0) > 0
+        if not phases or (phases[-1] != "load" and not busy):
+            continue
+        doing = "while the weights load" if phases[-1] == "load" else "with requests running"
+        return [
+            candidate(
+                "host_oom_kill",
+                "suspected",
+                f"The log stops {doing}, without a traceback or a word of shutting down, as after a SIGKILL of the "
+                "host; a log cannot prove it.",
+                [cite(last)],
+                fatal=True,
+                at=last,
+                check_first=_CHECK,
+                remedy=_REMEDY,
+                would_change_my_mind=["the process still runs, or it ended with another exit code than 137"],
+            )
+        ]
+    return []
+
+
+RULES: tuple[LogRule, ...] = (host_kill, sigkill, evicted, host_exhausted, host_leak, cut_off)

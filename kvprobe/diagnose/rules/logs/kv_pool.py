@@ -1,0 +1,290 @@
+"""The KV pool by the engines' periodic lines: pressure, one request that owns it, limits, idleness.
+
+Usage at or above 90 % alone is not pressure. Pressure is that, together with preemptions or retractions,
+a queue in at least two readings, or a falling hit rate or throughput. Below 90 % a pool can still be the
+limit, when the next prompt is larger than what is left; and a queue with much of the pool free is another
+limit: sequences, slots, admission.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.words import cites, percent, plural, told, whole
+from kvprobe.evidence.events import Event
+
+RED_LINE: Final = 0.90
+IDLE: Final = 0.30
+QUEUED: Final = 2
+FEW: Final = 2
+"""So many running requests or fewer own the pool."""
+_OWNED: Final = 0.50
+_FREE: Final = 0.70
+_READINGS: Final = 3
+_FALL: Final = 0.5
+_SHOWN = ("running", "waiting", "kv_usage", "generation_tokens_per_s")
+
+
+@dataclass(slots=True)
+class Pool:
+    """The readings of one engine or rank."""
+
+    stats: list[Event]
+
+    @property
+    def high(self) -> list[Event]:
+        return [e for e in self.stats if e.get("kv_usage") >= RED_LINE]
+
+    def queued(self, events: list[Event]) -> list[Event]:
+        return [e for e in events if (e.get("waiting") or 0) > 0]
+
+    @property
+    def most(self) -> float:
+        return max(float(e.get("kv_usage")) for e in self.stats)
+
+    @property
+    def most_running(self) -> int:
+        return max((e.get("running") or 0 for e in self.stats), default=0)
+
+
+def _pools(view: LogView) -> list[Pool]:
+    ranks: dict[tuple[str, str | None], list[Event]] = {}
+    for e in view.all("engine_stats"):
+        if e.get("kv_usage") is not None:
+            ranks.setdefault((e.source, e.rank), []).append(e)
+    return sorted((Pool(s) for s in ranks.values()), key=lambda p: -p.most)
+
+
+def pressure(view: LogView) -> list[LogCandidate]:
+    """Full, with a sign that requests suffer for it."""
+    pools = _pools(view)
+    pool = pools[0] if pools else None
+    signs = _signs(view, pool)
+    if not signs or (pool is not None and not pool.high and not _evictions(view)):
+        return []
+    high = pool.high if pool is not None else []
+    running = [e.get("running") for e in high if e.get("running") is not None]
+    if running and max(running) <= FEW:
+        return []
+    stuck = _stuck(high)
+    usage = (
+        f"{percent(RED_LINE)} or more of the pool in use in {plural(len(high), 'reading')}, " if high else ""
+    )
+    tail = (
+        f" For {plural(len(stuck), 'reading')} no token was generated: stuck, not only full." if stuck else ""
+    )
+    proof = _evictions(view)
+    return [
+        candidate(
+            "kv_pool_pressure",
+            "certain" if proof and high else "likely",
+            f"The KV pool is too small for this load: {usage}with {', '.join(signs)}.{tail}",
+            [
+                *cites(proof, 2),
+                *[cite(e, *_SHOWN) for e in (high[:1] + high[-1:])][: 2 if len(high) > 1 else 1],
+            ],
+            fatal=False,
+            at=(proof or high)[0],
+            phase="serve",
+            check_first=[
+                "KV tokens of the pool / p95 length of a request = how many fit; against the sequence limit"
+            ],
+            remedy=[
+                "a limit of concurrent sequences that the pool can hold: no recomputation, same throughput",
+                "a larger pool: more cards, quantised weights, fp8 KV (twice the tokens; check quality first)",
+            ],
+            would_change_my_mind=["the same slowness with a pool twice as large"],
+        )
+    ]
+
+
+def _evictions(view: LogView) -> list[Event]:
+    """Preemptions, and retractions that are frequent: an occasional one is how SGLang is meant to run."""
+    retractions = view.all("retraction")
+    frequent = retractions if len(retractions) >= _READINGS else []
+    printed = [e for e in view.all("engine_stats") if (e.get("preemptions") or e.get("preempted") or 0) > 0]
+    return [*view.all("preemption"), *frequent, *printed[:1], *view.all("kv_no_room")[:1]]
+
+
+def _signs(view: LogView, pool: Pool | None) -> list[str]:
+    signs = []
+    preempted = view.all("preemption")
+    total = max((e.get("total") or 0 for e in preempted), default=0) or sum(e.repeats for e in preempted)
+    if preempted:
+        signs.append(plural(round(total), "preemption"))
+    retracted = view.all("retraction")
+    if len(retracted) >= _READINGS or (retracted and pool is not None and pool.queued(pool.high)):
+        signs.append(plural(sum((e.get("requests") or 1) for e in retracted), "retracted request"))
+    printed = [e.get("preemptions") for e in view.all("engine_stats") if e.get("preemptions")]
+    if printed and not preempted:
+        signs.append(plural(round(max(printed)), "preemption"))
+    if pool is None:
+        return signs
+    queued = pool.queued(pool.high)
+    if len(queued) >= QUEUED:
+        signs.append(
+            f"requests waiting in {len(queued)} of these (up to {max(e.get('waiting') for e in queued)})"
+        )
+    if _falls(pool.high, "generation_tokens_per_s"):
+        signs.append("throughput falling")
+    if _falls(pool.high, "prefix_hit_rate"):
+        signs.append("hit rate falling")
+    return signs
+
+
+def _falls(events: list[Event], name: str) -> bool:
+    values = [float(e.get(name)) for e in events if e.get(name) is not None]
+    if len(values) < 2 * _READINGS:
+        return False
+    third = len(values) // 3
+    start, end = sum(values[:third]) / third, sum(values[-third:]) / third
+    return start > 0 and end < _FALL * start
+
+
+def _stuck(events: list[Event]) -> list[Event]:
+    """Running requests and no token, in at least three readings."""
+    still = [
+        e
+        for e in events
+        if (e.get("running") or 0) > 0
+        and e.get("generation_tokens_per_s") == 0
+        and not (e.get("prompt_tokens_per_s") or 0)
+    ]
+    return still if len(still) >= _READINGS else []
+
+
+def owned(view: LogView) -> list[LogCandidate]:
+    """One or two requests hold most of the pool while others wait for it."""
+    for pool in _pools(view):
+        held = [
+            e
+            for e in pool.stats
+            if e.get("running") is not None
+            and 1 <= e.get("running") <= FEW
+            and (e.get("waiting") or 0) > 0
+            and e.get("kv_usage") >= _OWNED
+        ]
+        if len(held) < QUEUED:
+            continue
+        worst = max(held, key=lambda e: e.get("kv_usage"))
+        tokens = told(view, "tokens", "pool_size")
+        each = (
+            f", about {whole(tokens * worst.get('kv_usage') / worst.get('running'))} tokens each"
+            if tokens
+            else ""
+        )
+        return [
+            candidate(
+                "logical_kv_too_large",
+                "likely",
+                f"{plural(worst.get('running'), 'running request')} hold {percent(worst.get('kv_usage'))} of the KV pool{each} "
+                f"while {worst.get('waiting')} wait in {plural(len(held), 'reading')}: few, very long contexts own it.",
+                [cite(held[0], *_SHOWN), cite(held[-1], *_SHOWN), *cites(view.all("pool_size"), 1)],
+                fatal=False,
+                at=held[0],
+                phase="serve",
+                check_first=["length of the running requests x bytes per token against the pool"],
+                remedy=[
+                    "a lower context limit per request",
+                    "fp8 KV, or a larger pool",
+                    "long requests on a replica of their own",
+                ],
+                would_change_my_mind=["short running requests at that usage: then reservation or a leak"],
+                excludes={
+                    "queue_limit": f"only {percent(1 - worst.get('kv_usage'))} of the pool is free for the next prompt"
+                },
+            )
+        ]
+    return []
+
+
+def limit(view: LogView) -> list[LogCandidate]:
+    """A queue while much of the pool is free."""
+    for pool in _pools(view):
+        waits = pool.queued(pool.stats)
+        free = [e for e in waits if e.get("kv_usage") < _FREE and (e.get("running") or 0) > 0]
+        if len(free) < _READINGS or pool.high or len(free) < 0.8 * len(waits):
+            continue
+        running = [e.get("running") for e in free]
+        if max(e.get("kv_usage") for e in free) >= _OWNED and max(running) <= FEW:
+            continue
+        most = told(view, "max_num_seqs")
+        at_limit = most is not None and max(running) >= most
+        plateau = max(running) - min(running) <= max(1, 0.15 * max(running))
+        if _stuck(free) or not (at_limit or plateau):
+            continue
+        return [_limit(view, free, most, at_limit)]
+    return []
+
+
+def _limit(view: LogView, free: list[Event], most: float | None, at_limit: bool) -> LogCandidate:
+    running, waiting = max(e.get("running") for e in free), max(e.get("waiting") for e in free)
+    usage = max(e.get("kv_usage") for e in free)
+    sglang = any(e.engine == "sglang" for e in free)
+    why = f"{waiting} requests wait while {running} run and at most {percent(usage)} of the KV pool is in use"
+    if at_limit:
+        why += f": the limit of {whole(most or 0)} sequences is reached, memory is not."
+    elif sglang:
+        why += ": admission reserves for max_new_tokens, not for what is used; the pool is not the limit."
+    else:
+        why += ": a configured limit (sequences, batched tokens, admission), not the pool, holds them."
+    return candidate(
+        "queue_limit",
+        "certain" if at_limit else "likely",
+        why,
+        [
+            cite(free[0], *_SHOWN),
+            cite(free[-1], *_SHOWN),
+            *cites([e for e in view.all("config") if e.get("max_num_seqs")], 1),
+        ],
+        fatal=False,
+        at=free[0],
+        phase="serve",
+        check_first=[
+            "max_num_seqs / max_running_requests and max_num_batched_tokens of the start line",
+            "max_tokens that clients ask for",
+        ],
+        remedy=[
+            "raise the sequence limit: the pool has room",
+            *(["lower max_tokens of the requests, or --schedule-conservativeness"] if sglang else []),
+        ],
+        would_change_my_mind=["running requests at the limit with usage above 90 %"],
+        excludes={"kv_pool_pressure": f"at most {percent(usage)} of the pool was in use"},
+    )
+
+
+def idle(view: LogView) -> list[LogCandidate]:
+    """Usage below 30 % and nothing waiting, over at least three busy readings."""
+    stats = [e for p in _pools(view) for e in p.stats]
+    busy = [e for e in stats if (e.get("running") or 0) > 0]
+    if len(busy) < _READINGS or any((e.get("waiting") or 0) > 0 for e in stats):
+        return []
+    most = max(float(e.get("kv_usage")) for e in stats)
+    if most >= IDLE:
+        return []
+    top = max(busy, key=lambda e: e.get("kv_usage"))
+    return [
+        candidate(
+            "kv_pool_idle",
+            "likely",
+            f"KV memory is not the limit: at most {percent(most)} of the pool was in use and nothing waited in "
+            f"{plural(len(busy), 'busy reading')}, with up to {max(e.get('running') for e in busy)} running.",
+            [cite(top, *_SHOWN)],
+            fatal=False,
+            root=False,
+            at=top,
+            phase="serve",
+            check_first=[
+                "whether the load was what you expect; if it is slow, look at compute, not at memory"
+            ],
+            remedy=["more load, or a smaller pool or card if this is all there will be"],
+            would_change_my_mind=["readings under the real peak load"],
+            excludes={"kv_pool_pressure": f"at most {percent(most)} of the pool was in use"},
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (pressure, owned, limit, idle)

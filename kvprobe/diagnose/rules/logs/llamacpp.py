@@ -1,0 +1,269 @@
+"""llama.cpp and its family at start: which of the three kinds of buffer could not be had."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Evidence
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.words import cites, lived_on, size, told, whole
+from kvprobe.evidence.events import Event
+
+_HOST_DEVICES: Final = ("CPU", "Host", "host")
+_FITS: Final = 0.9
+
+
+def buffers(view: LogView) -> list[LogCandidate]:
+    """The last failed buffer that nothing recovered from; the first when all are fatal."""
+    failed = view.all("buffer_failed")
+    if not failed:
+        return _only_an_allocation(view)
+    event = _decisive(view, failed)
+    if event is None:
+        return []
+    kind = _kind(view, event, failed)
+    asked = event.get("asked") or _asked_before(view, event)
+    evidence = [cite(event), *cites(_allocations(view, event), 2)]
+    limit = view.first("allocation_limit")
+    if limit is not None and abs(limit.line - event.line) <= 6:
+        return [_driver(limit, event, asked, evidence)]
+    fatal = not lived_on(view, event)
+    if kind == "kv":
+        return [_kv(view, event, asked, evidence, fatal)]
+    if kind == "compute":
+        return [_compute(view, event, asked, evidence, fatal)]
+    return [_weights(view, event, asked, evidence, fatal)]
+
+
+def _decisive(view: LogView, failed: list[Event]) -> Event | None:
+    recovered = view.last("recovered")
+    if recovered is not None:
+        failed = [e for e in failed if e.line > recovered.line or e.source != recovered.source]
+    return failed[0] if failed else None
+
+
+def _kind(view: LogView, event: Event, failed: list[Event]) -> str:
+    near = [e for e in failed if e.source == event.source and 0 <= e.line - event.line <= 8]
+    kinds = [str(e.get("what")) for e in near]
+    if "kv" in kinds:
+        return "kv"
+    if event.get("what") == "tensors":
+        made = any(e.get("what") == "model" for e in view.all("buffer") if e.line < event.line)
+        context = any(e.get("n_ctx") is not None for e in view.all("config") if e.line < event.line)
+        return "kv" if "weights" not in kinds and made and context else "weights"
+    return str(event.get("what"))
+
+
+def _allocations(view: LogView, event: Event) -> list[Event]:
+    return [
+        e for e in view.all("alloc_failed") if e.source == event.source and -1 <= event.line - e.line <= 6
+    ]
+
+
+def _asked_before(view: LogView, event: Event) -> float | None:
+    near = [e.get("asked") for e in _allocations(view, event) if e.get("asked") is not None]
+    return near[-1] if near else None
+
+
+def _on_host(view: LogView, event: Event) -> bool:
+    device = str(event.get("device") or "")
+    backends = {e.get("backend") for e in _allocations(view, event)}
+    return backends == {"cpu"} or (not backends and any(h in device for h in _HOST_DEVICES))
+
+
+def _free(view: LogView, event: Event) -> float | None:
+    named = str(event.get("device") or "").replace(" ", "")
+    for e in view.all("device"):
+        if named and e.get("name") == named and e.get("free") is not None:
+            return float(e.get("free"))
+    return None
+
+
+def _weights(
+    view: LogView, event: Event, asked: float | None, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
+    free, offload = _free(view, event), view.last("offload")
+    if _on_host(view, event):
+        return _host(event, asked, evidence, fatal)
+    if free is not None and asked is not None and asked <= _FITS * free:
+        return _free_but_refused(event, asked, free, evidence, fatal)
+    against = f" with {size(free)} free on it" if free is not None else ""
+    if offload is not None:
+        evidence = [*evidence, cite(offload)]
+        against += f"; the model needs {size(offload.get('required'))}, {size(offload.get('available'))} are available"
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "certain" if free is not None and asked is not None and asked > free else "likely",
+        f"The weights do not fit: one buffer of {size(asked)} was refused on {event.get('device') or 'the device'}{against}.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="load",
+        check_first=["the file size of the model against the free memory of each card, before the context"],
+        remedy=[
+            "put fewer layers on the GPU (-ngl), or split over more cards (--tensor-split)",
+            "a smaller quantisation of the model",
+        ],
+        would_change_my_mind=["the same buffer refused on an empty, larger card: then a limit of the driver"],
+        excludes={"logical_kv_too_large": "the weights failed before any KV cache was made"},
+    )
+
+
+def _host(event: Event, asked: float | None, evidence: list[Evidence], fatal: bool) -> LogCandidate:
+    return candidate(
+        "host_memory_exhausted",
+        "likely",
+        f"A host buffer of {size(asked)} was refused: system memory, not GPU memory, is too small.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="load",
+        check_first=["free RAM and swap, limits of the container, `ulimit -v`"],
+        remedy=[
+            "memory-map the file (no --no-mmap, no --mlock)",
+            "a smaller model, context or batch",
+            "more RAM",
+        ],
+        would_change_my_mind=["as much free RAM as was asked for"],
+        excludes={"capacity_exhausted": "the buffer is on the host"},
+    )
+
+
+def _free_but_refused(
+    event: Event, asked: float, free: float, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
+    return candidate(
+        "driver_limit_not_capacity",
+        "suspected",
+        f"{size(asked)} were refused on {event.get('device')} although {size(free)} were free at start: a limit of the "
+        "driver or of the host's memory, or another process took it since.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="load",
+        check_first=["free device memory at the moment of the failure, and free host RAM"],
+        remedy=[
+            "smaller single buffers (--no-mmap off, split over devices)",
+            "a newer driver; on APUs a larger GTT or carve-out",
+        ],
+        would_change_my_mind=["less free memory than asked at the moment of the failure"],
+    )
+
+
+def _kv(
+    view: LogView, event: Event, asked: float | None, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
+    slots, context = told(view, "max_num_seqs"), told(view, "n_ctx")
+    context = context or told(view, "max_model_len")
+    trained = told(view, "trained_len")
+    many = slots is not None and slots > 1
+    length = f" for a context of {whole(context)} tokens" if context else ""
+    default = " (the model's full trained length)" if context and trained and context == trained else ""
+    return candidate(
+        "reservation_policy_waste" if many else "max_model_len_exceeds_pool",
+        "likely",
+        f"The KV cache{length}{default} needs one buffer of {size(asked)}, which was refused: llama.cpp reserves the "
+        f"whole context at start{f', here for {whole(slots)} slots' if many else ''}, whatever the requests use.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="profile",
+        check_first=["-c and -np against the longest request that really comes"],
+        remedy=[
+            f"a smaller -c: half of it frees {size(asked / 2 if asked else None)}",
+            "-ctk q8_0 -ctv q8_0 (about half the bytes), flash attention on",
+            "fewer slots (-np), or --no-kv-offload",
+        ],
+        would_change_my_mind=["the weights already fail to load without any context"],
+        excludes={"weights_plus_fixed_too_large": "the weights were loaded; the KV buffer was refused"},
+    )
+
+
+def _compute(
+    view: LogView, event: Event, asked: float | None, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
+    batch, attention = (
+        told(view, "ubatch"),
+        [e.get("flash_attention") for e in view.all("config") if e.get("flash_attention")],
+    )
+    without = bool(attention) and attention[-1] in {"0", "disabled", "false"}
+    detail = f" for a micro-batch of {whole(batch)} tokens" if batch else ""
+    kv = [
+        e.get("size") for e in view.all("kv_size", "buffer") if e.name == "kv_size" or e.get("what") == "KV"
+    ]
+    beside = f"; the KV cache already holds {size(sum(k for k in kv if k))}" if kv else ""
+    return candidate(
+        "startup_activation_peak",
+        "likely",
+        f"The compute buffer of the worst-case graph ({size(asked)}{detail}) was refused on "
+        f"{event.get('device') or 'the device'}; weights and KV cache were there already{beside}.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="warmup",
+        check_first=["-ub and -b, flash attention, and pipeline copies (n_copies=4 with several cards)"],
+        remedy=[
+            "a smaller -ub (the buffer falls with it)",
+            "-fa on: without it the buffer grows with the context"
+            if without
+            else "flash attention on, if it is off",
+            "a smaller -c or fewer layers on that card, so that it keeps room",
+        ],
+        would_change_my_mind=["the same with -ub 64: then weights and KV alone fill the card"],
+    )
+
+
+def _driver(limit: Event, event: Event, asked: float | None, evidence: list[Evidence]) -> LogCandidate:
+    return candidate(
+        "driver_limit_not_capacity",
+        "certain",
+        f"One buffer of {size(asked)} is above what the driver allows for a single allocation "
+        f"({limit.get('limit_of') or 'maxBufferLength'}); the device may have more memory free than that.",
+        [cite(limit), *evidence],
+        fatal=True,
+        at=limit,
+        check_first=[
+            "maxMemoryAllocationSize / maxBufferLength of the device (vulkaninfo) against the buffer"
+        ],
+        remedy=[
+            "make the buffer smaller: a smaller -ub or -c, flash attention on",
+            "another back end or driver (RADV instead of AMDVLK; ROCm, CUDA)",
+        ],
+        would_change_my_mind=["a refusal of buffers far below the limit"],
+        excludes={"capacity_exhausted": "a limit of one allocation, not the device's memory, refused it"},
+    )
+
+
+def _only_an_allocation(view: LogView) -> list[LogCandidate]:
+    """A `cudaMalloc failed` alone, as in an excerpt: the kind of buffer is unknown."""
+    limit = view.first("allocation_limit")
+    events = [e for e in view.all("alloc_failed") if not lived_on(view, e)]
+    if limit is not None:
+        return [_driver(limit, limit, told(view, "asked", "alloc_failed"), cites(events, 2))]
+    if not events:
+        return []
+    event = events[0]
+    if event.get("backend") == "cpu":
+        return [_host(event, event.get("asked"), [cite(event)], True)]
+    loading = any(e.phase == "load" for e in view.events if e.source == event.source and e.line < event.line)
+    made = any(e.get("what") == "model" for e in view.all("buffer") if e.line < event.line)
+    if loading and not made:
+        return [_weights(view, event, event.get("asked"), [cite(event)], True)]
+    return [
+        candidate(
+            "capacity_exhausted",
+            "suspected",
+            f"A buffer of {size(event.get('asked'))} was refused; the line that says which kind (weights, KV cache or "
+            "compute) is not in the excerpt.",
+            [cite(event)],
+            fatal=True,
+            at=event,
+            check_first=["the two lines after it"],
+            remedy=["fewer layers on the GPU, a smaller context, a smaller -ub"],
+            would_change_my_mind=["`failed to allocate buffer for kv cache` or `… compute buffers` after it"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (buffers,)

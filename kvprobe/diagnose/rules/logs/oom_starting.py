@@ -1,0 +1,203 @@
+"""Out of memory before the first request: weights, conversion, the profiling pass, graphs, warm-up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.model import Confidence
+from kvprobe.diagnose.rules.logs import model_size
+from kvprobe.diagnose.rules.logs.base import LogCandidate
+from kvprobe.diagnose.rules.logs.oom_case import OomCase, setting
+from kvprobe.summary.units import percent, size
+
+_WEIGHTS_FILL: Final = 0.88
+"""Weights of this share of the card leave no room for a pass, whatever the batch."""
+_CONVERT_NOTABLE: Final = 0.002
+_MOSTLY_EMPTY: Final = 0.5
+
+
+def loading(c: OomCase) -> list[LogCandidate]:
+    """What is allocated now is weights; converting them needs a second copy of a part."""
+    if "convert" in c.site:
+        return [_converting(c)]
+    if "lora" in c.site and c.weights:
+        return [_weights(c, "likely", "the adapters' buffers come on top of the weights")]
+    share = c.share(c.numbers.allocated)
+    estimate = model_size.estimate(c.view)
+    if share is not None and share < _MOSTLY_EMPTY and c.verdict.step != "1" and not _too_big(c, estimate):
+        return [_weights(c, "suspected", "the rest of the card is not in PyTorch's hands")]
+    return [_weights(c, "certain" if c.site.told and share and share >= 0.8 else "likely", None)]
+
+
+def _too_big(c: OomCase, estimate: model_size.Estimate | None) -> bool:
+    total = c.numbers.total
+    return bool(estimate and total and estimate.bytes_per_gpu > 0.9 * total)
+
+
+def _weights(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandidate:
+    estimate = model_size.estimate(c.view)
+    told = f"; {extra}" if extra else ""
+    if estimate is not None:
+        told += f"; {estimate.text}"
+    return c.found(
+        "weights_plus_fixed_too_large",
+        confidence,
+        f"The weights do not fit: while they were loaded, {c.lacks()}{told}.",
+        evidence=c.evidence(c.site.frame("load", "lora", "draft")),
+        excludes={"gpu_memory_utilization_too_high": "no pool existed yet: utilisation plays no part while loading"},
+        check_first=["the size of the checkpoint's files against the card, divided by the tensor-parallel size"],
+        remedy=[
+            "a quantised checkpoint (8 bit halves the weights, 4 bit quarters them)",
+            "more GPUs: `--tensor-parallel-size` divides the weights by that number",
+            "`--cpu-offload-gb` for the missing part, at the price of speed",
+        ],
+        would_change_my_mind=["files of the checkpoint that are clearly smaller than the card"],
+    )
+
+
+def _converting(c: OomCase) -> LogCandidate:
+    share = (c.share(c.numbers.requested) or 0.0) if c.numbers.total else 0.0
+    sure: Confidence = "likely" if share >= _CONVERT_NOTABLE or c.weights else "suspected"
+    name = c.site.frame("convert")
+    return c.found(
+        "loading_peak",
+        sure,
+        f"The weights were in place and were being converted (`{name.get('function') if name else 'convert'}`), which "
+        f"holds two copies of a part for a moment: {c.lacks()}.",
+        evidence=c.evidence(name),
+        check_first=["a checkpoint that is already in the format that this GPU runs (no repacking, no online quantising)"],
+        remedy=[
+            "a pre-quantised checkpoint in the kernel's own format: saves the second copy "
+            f"({size(c.numbers.requested)} here)",
+            "another kernel for the same format (without a repack), or more GPUs for the load",
+        ],
+        would_change_my_mind=["final weights that are themselves larger than the card"],
+    )
+
+
+def profiling(c: OomCase) -> list[LogCandidate]:
+    """The pass that measures the peak: worst-case images, worst-case batch, or no room at all."""
+    if "sampler_warmup" in c.site:
+        return warming_up(c)
+    if "multimodal" in c.site:
+        return [_multimodal(c)]
+    share = c.share(c.weights)
+    if share is not None and share >= _WEIGHTS_FILL:
+        return [_weights_fill(c, share)]
+    if c.view.all("mm_profile_too_short", "mm_budget") and c.site.told is False:
+        return [_multimodal(c)]
+    return [_peak(c)]
+
+
+def _weights_fill(c: OomCase, share: float) -> LogCandidate:
+    return c.found(
+        "weights_plus_fixed_too_large",
+        "certain" if share >= 0.95 else "likely",
+        f"The weights alone take {size(c.weights or 0)}, {percent(share)} of the card, so that not even the profiling "
+        f"pass has room: {c.lacks()}.",
+        evidence=c.evidence(c.view.last("weights_loaded")),
+        check_first=["weights per GPU against the card's memory"],
+        remedy=[
+            "a quantised checkpoint, or a larger `--tensor-parallel-size`",
+            "a smaller `--max-num-batched-tokens` only if the shortfall is that of one batch",
+        ],
+        would_change_my_mind=["weights of the same model below 80 % of the card"],
+    )
+
+
+def _multimodal(c: OomCase) -> LogCandidate:
+    return c.found(
+        "multimodal_profiling",
+        "likely",
+        "The start-up pass profiles the largest images or videos that the model allows, and its encoder did not "
+        f"fit: {c.lacks()}.",
+        evidence=c.evidence(c.site.frame("multimodal"), c.view.last("mm_budget", "mm_profile_too_short")),
+        check_first=["how many items of which size are profiled (`limit_mm_per_prompt`, `max_pixels`)"],
+        remedy=[
+            "`--limit-mm-per-prompt` with the counts really used (0 for what never comes, video above all)",
+            "`--mm-processor-kwargs` with a smaller `max_pixels` or resolution",
+            "`--max-num-seqs` and `--max-num-batched-tokens` lower: fewer items are profiled at once",
+        ],
+        would_change_my_mind=["the same failure with the text part only (all limits 0)"],
+    )
+
+
+def _peak(c: OomCase) -> LogCandidate:
+    tokens = setting(c.view, "max_num_batched_tokens") or setting(c.view, "max_model_len")
+    batch = f" (up to {tokens:,} tokens in the pass)" if isinstance(tokens, int) else ""
+    weights = f"; weights {size(c.weights)}" if c.weights else ""
+    return c.found(
+        "startup_activation_peak",
+        "likely" if c.site.told or c.weights else "suspected",
+        f"The start-up profiling pass{batch} did not fit: {c.lacks()}{weights}.",
+        evidence=c.evidence(c.site.frame("profile", "logits"), c.view.last("weights_loaded")),
+        excludes={"max_model_len_exceeds_pool": "the pool was not sized yet when it failed"},
+        check_first=["`--max-num-batched-tokens` and `--max-num-seqs`: they set the size of this pass"],
+        remedy=[
+            f"`--max-num-batched-tokens` halved: frees about half of the activations ({size(c.numbers.requested)} is one "
+            "of their tensors)",
+            "`--max-num-seqs` and `--max-model-len` lower",
+            "lower precision of the weights, or more GPUs",
+        ],
+        would_change_my_mind=["the same failure with 2,048 batched tokens: then the weights leave no room"],
+    )
+
+
+def capturing(c: OomCase) -> list[LogCandidate]:
+    return [
+        c.found(
+            "cudagraph_memory",
+            "likely",
+            "The pool was sized without room for CUDA graphs, and capturing them did not fit: " + c.lacks() + ".",
+            evidence=c.evidence(c.site.frame("capture")),
+            check_first=["whether it starts with `--enforce-eager` (no graphs)"],
+            remedy=[
+                f"a lower `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)} to the graphs",
+                "fewer graph sizes (`cudagraph_capture_sizes`, `--max-num-seqs`), or `--enforce-eager` (none, slower decode)",
+            ],
+            would_change_my_mind=["the same failure with `--enforce-eager`"],
+        )
+    ]
+
+
+def warming_up(c: OomCase) -> list[LogCandidate]:
+    """After the pool was allocated: the pool itself, or a pass beside it, had no room."""
+    if "kv_alloc" in c.site:
+        return [_pool_itself(c)]
+    if "capture" in c.site:
+        return capturing(c)
+    seqs = setting(c.view, "max_num_seqs")
+    warm = c.view.last("sampler_warmup_oom")
+    count = (warm.get("requests") if warm else None) or seqs
+    dummy = f" with {count:,} dummy requests" if isinstance(count, int) else ""
+    return [
+        c.found(
+            "gpu_memory_utilization_too_high",
+            "likely",
+            f"The pool was in place and left too little for the sampler's warm-up{dummy}: {c.lacks()}.",
+            evidence=c.evidence(warm, c.site.frame("sampler_warmup")),
+            check_first=["`--max-num-seqs`: the warm-up holds that many rows of vocabulary size"],
+            remedy=[
+                "`--max-num-seqs` lower first: the buffer falls in proportion",
+                f"then `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
+            ],
+            would_change_my_mind=["the same failure with a few dozen sequences"],
+        )
+    ]
+
+
+def _pool_itself(c: OomCase) -> LogCandidate:
+    u = c.utilisation
+    high = f" (utilisation {u})" if u else ""
+    return c.found(
+        "gpu_memory_utilization_too_high",
+        "likely" if u and u >= 0.9 else "suspected",
+        f"The KV pool was sized larger than what was free when it was allocated{high}: {c.lacks()}.",
+        evidence=c.evidence(c.site.frame("kv_alloc"), c.view.last("available_kv", "pool_size")),
+        check_first=["whether another process took memory between profiling and allocating (two engines starting at once)"],
+        remedy=[
+            f"a lower `--gpu-memory-utilization`: each 0.01 is {size((c.numbers.total or 0) / 100)}",
+            "start engines on one card one after the other",
+        ],
+        would_change_my_mind=["free memory at this moment far below that at the start: then somebody else took it"],
+    )

@@ -1,0 +1,96 @@
+"""Text-generation-inference: the warm-up that does not fit, and requests that it refuses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.words import cites, percent, told, whole
+
+_WEIGHTS_SHARE: Final = 0.92
+_TINY_WARMUP: Final = 512
+
+
+def warmup(view: LogView) -> list[LogCandidate]:
+    """`Not enough memory to handle N prefill tokens`: the batch is too large, or nothing was left at all."""
+    event = view.first("warmup_no_memory")
+    if event is None:
+        return []
+    tokens = event.get("prefill") or event.get("tokens")
+    oom = [e for e in view.all("torch_oom") if e.get("total") and e.get("allocated")]
+    share = oom[-1].get("allocated") / oom[-1].get("total") if oom else None
+    requested = oom[-1].get("requested") if oom else None
+    full = (
+        share is not None
+        and share >= _WEIGHTS_SHARE
+        and requested is not None
+        and requested < 0.05 * oom[-1].get("total")
+    )
+    weights = (tokens or 0) <= _TINY_WARMUP or (full and (tokens or 0) <= 4096)
+    filled = f"; PyTorch already holds {percent(share)} of the card" if share is not None else ""
+    evidence = [cite(event), *cites(oom[-1:])]
+    if weights:
+        return [
+            candidate(
+                "weights_plus_fixed_too_large",
+                "likely",
+                f"Even a warm-up of {whole(tokens or 0)} prefill tokens does not fit{filled}: the weights leave no room.",
+                evidence,
+                fatal=True,
+                at=event,
+                phase="warmup",
+                check_first=["bytes of the weights in the loaded precision against one card"],
+                remedy=["quantise (--quantize), or more shards (--num-shard)", "a larger card"],
+                would_change_my_mind=["free memory of several GiB after loading"],
+            )
+        ]
+    return [
+        candidate(
+            "startup_activation_peak",
+            "likely",
+            f"The warm-up pass of {whole(tokens or 0)} prefill tokens does not fit beside the weights{filled}.",
+            evidence,
+            fatal=True,
+            at=event,
+            phase="warmup",
+            check_first=["free memory after loading, against --max-batch-prefill-tokens"],
+            remedy=[
+                "a lower --max-batch-prefill-tokens (and --max-input-length): the peak falls with it",
+                "quantise, or more shards",
+            ],
+            would_change_my_mind=["the same failure with a few hundred prefill tokens: then the weights"],
+        )
+    ]
+
+
+def overloaded(view: LogView) -> list[LogCandidate]:
+    """Refusals for a full queue (TGI, Ollama, the reference server)."""
+    events = [e for e in view.all("refused") if e.get("reason") in {"queue", "slots"}]
+    if not events:
+        return []
+    pool = told(view, "tokens", "pool_size")
+    return [
+        candidate(
+            "queue_limit",
+            "likely",
+            f"Requests were refused {sum(e.repeats for e in events)} times because a configured limit of concurrent or "
+            "queued requests was reached.",
+            cites(events, 2),
+            fatal=False,
+            at=events[0],
+            phase="serve",
+            check_first=[
+                "--max-concurrent-requests, OLLAMA_MAX_QUEUE or --max-num-seqs against the offered load"
+            ],
+            remedy=[
+                "raise the limit if the pool has room"
+                + (f" (it holds {whole(pool)} tokens)" if pool else ""),
+                "another replica",
+            ],
+            would_change_my_mind=["a full KV pool at that time"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (warmup, overloaded)

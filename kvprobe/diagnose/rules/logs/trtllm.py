@@ -1,0 +1,194 @@
+"""TensorRT-LLM: an intended large pool, engine buffers of fixed size, a pool below one request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.words import cites, percent, size, told, whole
+from kvprobe.evidence.events import Event
+
+_LITTLE: Final = 0.1
+
+
+def pool(view: LogView) -> list[LogCandidate]:
+    """A pool of about 90 % of what is free: by design."""
+    sizes = [e for e in view.all("pool_size") if e.engine == "trtllm"]
+    failed = view.all(
+        "cuda_alloc_failed", "trt_alloc_failed", "executor_failed", "torch_oom", "pool_below_one_request"
+    )
+    if not sizes or failed:
+        return []
+    nbytes, tokens = told(view, "bytes", "pool_size"), told(view, "tokens", "pool_size")
+    if nbytes is None:
+        return []
+    each = f", {whole(nbytes / tokens)} bytes a token" if tokens else ""
+    free = told(view, "free", "pool_free")
+    share = f", {percent(nbytes / free)} of the {size(free)} that were free" if free else ""
+    return [
+        candidate(
+            "reservation_by_design",
+            "likely",
+            f"The KV pool takes {size(nbytes)}{share}{f' for {whole(tokens)} tokens' if tokens else ''}{each}: "
+            "TensorRT-LLM reserves 0.9 of the memory that is free after loading, on purpose; it is no leak.",
+            cites(sizes, 2),
+            fatal=False,
+            at=sizes[0],
+            check_first=["kv_cache_free_gpu_mem_fraction and max_tokens_in_paged_kv_cache"],
+            remedy=[
+                "set kv_cache_free_gpu_mem_fraction (of free memory) or max_tokens lower, to leave room for others"
+            ],
+            would_change_my_mind=["use that grows after the start"],
+            excludes={"device_memory_leak": "the whole pool is allocated at start"},
+        )
+    ]
+
+
+def one_request(view: LogView) -> list[LogCandidate]:
+    """The pool cannot hold one request of the engine's maximum."""
+    events = [e for e in view.all("pool_below_one_request") if e.engine == "trtllm"]
+    return [
+        candidate(
+            "max_model_len_exceeds_pool",
+            "certain",
+            "The paged KV cache is smaller than one sequence of the engine's maximum length"
+            + (f" (it holds {whole(e.get('pool'))} tokens)." if e.get("pool") else "."),
+            [cite(e), *cites(view.all("pool_size"), 1)],
+            fatal=True,
+            at=e,
+            phase="profile",
+            check_first=["max_seq_len (and beam width) of the engine against the tokens of the pool"],
+            remedy=[
+                "a smaller max_seq_len or beam width",
+                "a higher kv_cache_free_gpu_mem_fraction",
+                "KV in int8 or fp8",
+            ],
+            would_change_my_mind=["a pool larger than max_seq_len x beam width"],
+        )
+        for e in events[:1]
+    ]
+
+
+def no_memory(view: LogView) -> list[LogCandidate]:
+    """CUDA refuses a buffer; the stack or the stage tells which."""
+    events = view.all("cuda_alloc_failed", "trt_alloc_failed")
+    if not events:
+        return []
+    event = events[0]
+    near = [e for e in view.all("trt_stage") if e.source == event.source and -6 <= e.line - event.line <= 14]
+    stages = [str(e.get("stage")) for e in near]
+    asked, engine = event.get("asked"), told(view, "weights", "engine_size")
+    pool = any(e.engine == "trtllm" and e.line < event.line for e in view.all("pool_size"))
+    if "weights" in stages or (asked and engine and 0.8 * engine <= asked <= 1.3 * engine):
+        return [_weights(event, near, asked)]
+    if pool or "kv" in stages:
+        return [_after_pool(view, event, near)]
+    return [_workspace(event, near, asked, sure="context" in stages or "buffers" in stages)]
+
+
+def _weights(event: Event, near: list[Event], asked: float | None) -> LogCandidate:
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "likely",
+        f"The weights of the engine do not fit the card: {size(asked)} were refused while it was loaded.",
+        [cite(event), *cites(near, 2)],
+        fatal=True,
+        at=event,
+        phase="load",
+        check_first=["`Loaded engine size` against free memory, and who else holds the card"],
+        remedy=["quantise or split (tp_size, pp_size) when building", "free the card first"],
+        would_change_my_mind=["an empty card larger than the engine"],
+    )
+
+
+def _after_pool(view: LogView, event: Event, near: list[Event]) -> LogCandidate:
+    fraction = told(view, "fraction", "kv_fraction")
+    at = f" (kv_cache_free_gpu_mem_fraction {fraction})" if fraction else " (0.9 of free memory by default)"
+    return candidate(
+        "gpu_memory_utilization_too_high",
+        "likely",
+        f"The KV pool was taken first{at} and what came after it found no memory: the fraction leaves too little.",
+        [cite(event), *cites(near, 1), *cites(view.all("pool_size"), 1)],
+        fatal=True,
+        at=event,
+        check_first=["what is allocated after the pool: a second instance, decoder buffers, another model"],
+        remedy=[
+            "a lower kv_cache_free_gpu_mem_fraction: each 0.1 leaves a tenth of the free memory",
+            "one instance on a card",
+        ],
+        would_change_my_mind=["the failure comes before the pool is made"],
+    )
+
+
+def _workspace(event: Event, near: list[Event], asked: float | None, *, sure: bool) -> LogCandidate:
+    return candidate(
+        "fixed_workspace_missized",
+        "likely" if sure else "suspected",
+        f"A buffer of fixed size that was laid down when the engine was built ({size(asked)}) does not fit: it follows "
+        "max_batch_size x max_input_len, not the load.",
+        [cite(event), *cites(near, 2)],
+        fatal=True,
+        at=event,
+        phase="profile",
+        check_first=["max_batch_size, max_num_tokens, max_input_len and beam width of the build"],
+        remedy=[
+            "rebuild with a smaller max_num_tokens and max_batch_size",
+            "context FMHA and packed input on",
+        ],
+        would_change_my_mind=["the same refusal with a small build: then the weights"],
+    )
+
+
+def executor(view: LogView) -> list[LogCandidate]:
+    """`Executor creation failed due to insufficient GPU memory`: which component, and what was free."""
+    event = view.first("executor_failed")
+    if event is None:
+        return []
+    part = str(event.get("component") or "").lower()
+    free, total = event.get("free"), event.get("total")
+    numbers = f"{size(free)} of {size(total)} were free before it"
+    if free and total and free / total > 0.5 and "kv" in part:
+        return [
+            candidate(
+                "fixed_workspace_missized",
+                "suspected",
+                f"The {part or 'component'} could not be created although {numbers}: its size, or a temporary buffer beside "
+                "it, is computed too large.",
+                [cite(event)],
+                fatal=True,
+                at=event,
+                check_first=[
+                    "the inner error on each rank, and tokens x bytes of the pool that was asked for"
+                ],
+                remedy=["set max_tokens of the KV cache by hand", "a lower free_gpu_memory_fraction"],
+                would_change_my_mind=["another rank with little free memory"],
+            )
+        ]
+    if "graph" in part:
+        cause = "cudagraph_memory"
+    elif "kv" in part and free and total and free / total > _LITTLE:
+        cause = "gpu_memory_utilization_too_high"
+    elif any(w in part for w in ("warm", "extra", "resource")):
+        cause = "startup_activation_peak"
+    else:
+        cause = "weights_plus_fixed_too_large"
+    return [
+        candidate(
+            cause,
+            "likely",
+            f"The executor's `{event.get('component') or 'component'}` could not be created: {numbers}.",
+            [cite(event)],
+            fatal=True,
+            at=event,
+            check_first=["the table of components with free memory before and after each"],
+            remedy=[
+                "fewer bytes for the component that took most",
+                "a lower free_gpu_memory_fraction, or more GPUs",
+            ],
+            would_change_my_mind=["another process on the card"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (pool, one_request, no_memory, executor)

@@ -1,0 +1,241 @@
+"""vLLM found no room for its KV pool. Its message always says "increase gpu_memory_utilization"; whether
+that can help is arithmetic: it can only where weights, activations and the rest leave a part of the card
+unused. Else the largest term that is out of proportion is the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
+from kvprobe.diagnose.rules.logs import model_size
+from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
+from kvprobe.diagnose.rules.logs.vllm_room import Room, room_of
+from kvprobe.evidence.events import Event
+from kvprobe.summary.units import size
+
+_GIB: Final = 2**30
+_HIGHEST: Final = 0.97
+"""The highest utilisation that leaves a driver and a context their place."""
+_LOW_SETTING: Final = 0.85
+_PEAK_LARGE: Final = 0.22
+"""Of the budget: an activation peak above it is out of proportion to a text model's pass."""
+_GRAPHS_ABSURD: Final = 0.5
+_NON_TORCH_LARGE: Final = 0.08
+
+
+def no_room(view: LogView) -> list[LogCandidate]:
+    """`No available memory for the cache blocks`, or a budget whose rest is not positive."""
+    refused = view.first("no_cache_blocks")
+    room = room_of(view)
+    if refused is None:
+        negative = room.kv is not None and room.kv <= 0
+        refused = room.told[-1] if negative and room.told else None
+        zero = [e for e in view.all("pool_size") if e.get("blocks") == 0]
+        refused = zero[0] if refused is None and zero else refused
+    if refused is None or view.all("free_below_desired"):
+        return []
+    return [_Refusal(view, refused, room).judged()]
+
+
+class _Refusal:
+    def __init__(self, view: LogView, event: Event, room: Room) -> None:
+        self.view, self.event, self.room = view, event, room
+
+    def judged(self) -> LogCandidate:
+        r = self.room
+        if self._graphs_wrong():
+            return self._graphs()
+        if self._outside():
+            return self._non_torch()
+        if self._helps():
+            return self._too_low()
+        if self._peaky():
+            return self._peak()
+        if r.graphs and r.graphs > 0 and r.kv is not None and r.kv <= 0 and r.graphs > -r.kv:
+            return self._graphs()
+        return self._weights()
+
+    def _say(
+        self, cause: str, confidence: Confidence, why: str, check: list[str], remedy: list[str], mind: list[str]
+    ) -> LogCandidate:
+        seen = [cite(self.event), *[cite(e) for e in self.room.told if e is not self.event]]
+        return candidate(
+            cause,
+            confidence,
+            why,
+            seen,
+            fatal=True,
+            at=self.event,
+            phase="profile",
+            check_first=check,
+            remedy=remedy,
+            would_change_my_mind=mind,
+            excludes=self._raising_cannot_help(cause),
+        )
+
+    def _raising_cannot_help(self, cause: str) -> dict[str, str]:
+        r = self.room
+        if cause == "gpu_memory_utilization_too_low" or r.total is None or r.needed is None:
+            return {}
+        if r.needed < _HIGHEST * r.total:
+            return {}
+        return {
+            "gpu_memory_utilization_too_low": f"raising it cannot help: {size(r.needed)} are needed before any cache, "
+            f"of {size(r.total)}"
+        }
+
+    def _graphs_wrong(self) -> bool:
+        r = self.room
+        return bool(r.graphs and r.total and r.graphs > _GRAPHS_ABSURD * r.total) or bool(
+            r.graphs and r.weights and r.graphs > 3 * r.weights and r.graphs > 20 * _GIB
+        )
+
+    def _outside(self) -> bool:
+        r = self.room
+        if r.non_torch is None or r.total is None or r.kv is None:
+            return False
+        return r.non_torch >= _NON_TORCH_LARGE * r.total and r.non_torch >= -r.kv and r.non_torch > 2 * _GIB
+
+    def _helps(self) -> bool:
+        """A part of the card lies beyond the budget and would hold a pool."""
+        r = self.room
+        if r.utilisation is None or r.utilisation >= 0.9:
+            return False
+        if r.total is not None and r.needed is not None and r.activation is not None:
+            return r.needed + 0.01 * r.total < 0.95 * r.total
+        if r.total is not None and r.kv is not None:
+            return 0.95 * r.total - r.utilisation * r.total > -r.kv + 0.01 * r.total
+        return r.utilisation <= 0.6
+
+    def _peaky(self) -> bool:
+        r = self.room
+        if r.activation is not None and r.limit is not None:
+            fits_without = r.weights is not None and r.weights < 0.8 * r.limit
+            return r.activation >= _PEAK_LARGE * r.limit and fits_without
+        if r.limit is not None and r.weights is not None and r.kv is not None:
+            peak = r.limit - r.weights - r.kv
+            return peak >= 0.3 * r.limit and r.weights < 0.65 * r.limit
+        return False
+
+    def _multimodal(self) -> bool:
+        return bool(self.view.all("mm_budget", "mm_profile_too_short")) or any(
+            e.get("limit_mm_per_prompt") for e in self.view.all("config")
+        )
+
+    def _graphs(self) -> LogCandidate:
+        r = self.room
+        graphs = r.graphs or 0
+        wrong = self._graphs_wrong()
+        return self._say(
+            "engine_accounting_bug" if wrong else "cudagraph_memory",
+            "likely",
+            f"The start reserves {size(graphs)} for CUDA graphs"
+            + (" , an estimate out of all proportion" if wrong else "")
+            + f", and nothing is left for the cache ({r.sum_text()}).",
+            ["the same start with `--enforce-eager`, which needs no graphs"],
+            [
+                f"`--enforce-eager`, or fewer capture sizes: gives up to {size(graphs)} to the cache",
+                "`VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0` leaves the estimate out of the budget",
+            ],
+            ["a graph memory of that size in `Graph capturing finished … took`"],
+        )
+
+    def _non_torch(self) -> LogCandidate:
+        r = self.room
+        amount = r.non_torch or 0
+        return self._say(
+            "other_process_on_gpu",
+            "likely",
+            f"{size(amount)} are counted as non-torch memory, far above a context (about 0.5 GiB): memory of other "
+            f"processes on the card was charged to this engine ({r.sum_text()}).",
+            ["`nvidia-smi` before the start: memory that is already in use"],
+            [f"end what else holds the card: gives up to {size(amount)} back to the pool"],
+            ["an empty card before the start"],
+        )
+
+    def _too_low(self) -> LogCandidate:
+        r = self.room
+        least = _least_utilisation(self.view, r)
+        hint = f" The smallest utilisation that fits one sequence: {least}." if least else ""
+        room = "" if r.total is None else f", while {size(r.total - (r.limit or 0))} of the card lie beyond the budget"
+        return self._say(
+            "gpu_memory_utilization_too_low",
+            "certain" if r.activation is not None else "likely",
+            f"The budget, not the card, is too small ({r.sum_text()}){room}.{hint}",
+            ["that nothing else needs the rest of the card"],
+            [
+                f"raise `--gpu-memory-utilization`{f' to at least {least}' if least else ''}: each 0.01 adds "
+                f"{size((r.total or 0) / 100) if r.total else '1 % of the card'}",
+                "or a smaller peak: `--max-num-batched-tokens`, `--max-model-len`",
+            ],
+            ["another process that needs what lies beyond the budget"],
+        )
+
+    def _peak(self) -> LogCandidate:
+        r = self.room
+        peak = r.activation
+        if peak is None and r.limit is not None and r.weights is not None and r.kv is not None:
+            peak = r.limit - r.weights - r.kv
+        multimodal = self._multimodal()
+        return self._say(
+            "multimodal_profiling" if multimodal else "startup_activation_peak",
+            "likely",
+            f"The profiling pass, not the weights, takes the room: a peak of {size(peak or 0)} ({r.sum_text()}).",
+            [
+                "`limit_mm_per_prompt` and `max_pixels`"
+                if multimodal
+                else "`--max-num-batched-tokens` and `--max-model-len`"
+            ],
+            [
+                "`--limit-mm-per-prompt` with the counts really used (0 for video)"
+                if multimodal
+                else f"`--max-num-batched-tokens` halved: gives about {size((peak or 0) / 2)} to the cache",
+                "`--max-num-seqs` lower",
+            ],
+            ["the same peak with 2,048 batched tokens"],
+        )
+
+    def _weights(self) -> LogCandidate:
+        r = self.room
+        guess = model_size.estimate(self.view) if r.weights is None else None
+        known = r.weights is not None and (r.total is not None or r.kv is not None)
+        told = r.sum_text() or (guess.text if guess else "")
+        cannot = ""
+        if r.total is not None and r.needed is not None and r.utilisation:
+            word = "cannot help" if r.needed >= 0.95 * r.total else "helps little"
+            cannot = f" Raising the utilisation {word}: {size(r.needed)} are needed before any cache, of {size(r.total)}."
+        return self._say(
+            "weights_plus_fixed_too_large",
+            "certain" if r.activation is not None and r.total is not None else "likely" if known else "suspected",
+            "Weights and what runs beside them leave no room for a cache" + (f": {told}." if told else ".") + cannot,
+            ["weights per GPU against the card's memory"],
+            [
+                "a quantised checkpoint: 8 bit halves the weights, 4 bit quarters them"
+                + (f" ({size(r.weights / 2)} at 8 bit)" if r.weights else ""),
+                "`--tensor-parallel-size 2`: halves the weights per GPU",
+                "`--max-num-batched-tokens` lower: a smaller activation peak",
+            ],
+            ["an activation peak or a graph estimate that is larger than the weights"],
+        )
+
+
+def _least_utilisation(view: LogView, room: Room) -> str | None:
+    """(needed + one sequence) / total, rounded up to 0.01; without the KV of a sequence, with 1 % of room."""
+    if room.total is None or room.needed is None:
+        return None
+    one = _one_sequence(view) or round(0.01 * room.total)
+    least = -(-100 * (room.needed + one) // room.total)
+    return f"{least / 100:.2f}" if least < 100 else None
+
+
+def _one_sequence(view: LogView) -> int | None:
+    prediction = view.prediction or {}
+    kv = prediction.get("kv") or {}
+    per_token = kv.get("bytes_per_token_per_gpu")
+    tokens = next((e.get("max_model_len") for e in reversed(view.all("config")) if e.get("max_model_len")), None)
+    return round(per_token * tokens) if per_token and tokens else None
+
+
+RULES: Final = (no_room,)

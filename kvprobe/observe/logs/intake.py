@@ -1,0 +1,178 @@
+"""Logs of any packing -> one list of typed events, with what was read and how each log ends.
+
+Everything streams: memory does not grow with the log. What cannot be read is counted and said, never
+raised; only what is no log at all (an archive, a device, a missing file) is a `UsageError`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvprobe.evidence.events import Event
+from kvprobe.observe.logs import sources
+from kvprobe.observe.logs.blocks import blocks
+from kvprobe.observe.logs.encoding import Recoded, utf16_of, without_mark
+from kvprobe.observe.logs.endings import Edges
+from kvprobe.observe.logs.exceptions import unowned
+from kvprobe.observe.logs.folding import Fold
+from kvprobe.observe.logs.readers import all_readers
+from kvprobe.observe.logs.scan import Scanner
+from kvprobe.observe.logs.tally import Tally
+
+Progress = Callable[[str, int, int | None], None]
+"""Told of each block: the source's name, bytes read so far, bytes in all (null for a pipe)."""
+_PAGE_BYTES = 8 * 2**20
+
+
+@dataclass(slots=True, kw_only=True)
+class LogRead:
+    """All that was read of one incident. `events` are in order of file and line.
+
+    `skipped` counts lines that were cut, passed over or not read; `notes` say so in sentences.
+    `pages` are saved /metrics pages that stood among the paths, by path.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    bytes: int = 0
+    lines: int = 0
+    engine: str | None = None
+    engine_version: str | None = None
+    ended: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
+    notes: list[str] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    pages: dict[str, str] = field(default_factory=dict)
+
+
+def read_logs(
+    paths: Sequence[str], *, tail_bytes: int | None = None, progress: Progress | None = None
+) -> LogRead:
+    """Read files (of any packing), `-` for stdin; rotated pieces oldest first."""
+    ordered = sources.in_order(paths)
+    sources.check(ordered)
+    read, scanner = LogRead(), _scanner()
+    for path in ordered:
+        tally = Tally()
+        with sources.opened(path, tally, tail_bytes=tail_bytes) as source:
+            _read_source(read, scanner, source, tally, progress)
+    _conclude(read)
+    return read
+
+
+def read_text(text: str | bytes, source: str = "server.log") -> LogRead:
+    """The same of a text in memory."""
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    data = without_mark(data)
+    encoding = utf16_of(data[:512])
+    stream = io.BytesIO(data)
+    opened = sources.Opened(source, Recoded(stream, encoding) if encoding else stream, len(data))
+    read = LogRead()
+    _read_source(read, _scanner(), opened, Tally(), None)
+    _conclude(read)
+    return read
+
+
+def _scanner() -> Scanner:
+    return Scanner(all_readers())
+
+
+def _read_source(
+    read: LogRead, scanner: Scanner, source: sources.Opened, tally: Tally, progress: Progress | None
+) -> None:
+    flow = blocks(source.stream, tally)
+    first = next(flow, b"")
+    if is_metrics_page(first):
+        page = first + b"".join(_at_most(flow, _PAGE_BYTES))
+        read.pages[source.name] = page.decode("utf-8", "replace")
+        read.bytes += tally.bytes
+        read.lines += page.count(b"\n")
+        return
+    edges, events = Edges(), _sorted_nearly(source, scanner, tally)
+    fold = events.run(edges.watch(_told(_chain(first, flow), source, tally, progress)))
+    _add(read, source, tally, edges, fold)
+
+
+def is_metrics_page(head: bytes) -> bool:
+    """Whether a source begins as Prometheus text does (of an engine that is known or not)."""
+    lines = [line for line in head[:4096].split(b"\n")[:8] if line.strip()]
+    return bool(lines) and lines[0].startswith((b"# HELP ", b"# TYPE ")) and any(b"# TYPE " in x for x in lines)
+
+
+def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from rest
+
+
+def _at_most(flow: Iterable[bytes], most: int) -> Iterator[bytes]:
+    left = most
+    for block in flow:
+        if left <= 0:
+            return
+        yield block[:left]
+        left -= len(block)
+
+
+def _told(
+    flow: Iterable[bytes], source: sources.Opened, tally: Tally, progress: Progress | None
+) -> Iterator[bytes]:
+    for block in flow:
+        if progress is not None:
+            progress(source.name, tally.bytes, source.size_bytes)
+        yield block
+
+
+class _sorted_nearly:  # noqa: N801
+    """Runs a scan and folds what it finds."""
+
+    def __init__(self, source: sources.Opened, scanner: Scanner, tally: Tally) -> None:
+        self._source, self._scanner, self._tally = source, scanner, tally
+
+    def run(self, flow: Iterable[bytes]) -> Fold:
+        fold = Fold()
+        first = self._source.first_line
+        self._scanner.scan(self._source.name, flow, self._tally, fold.add, first_number=first)
+        return fold
+
+
+def _add(read: LogRead, source: sources.Opened, tally: Tally, edges: Edges, fold: Fold) -> None:
+    events = unowned(fold.events())
+    tally.conclude()
+    if fold.thinned:
+        tally.note(f"{fold.thinned:,} events of kinds that came in thousands were thinned out")
+    ending = edges.ending()
+    read.events += events
+    read.bytes += tally.bytes
+    read.lines += tally.lines
+    read.ended[source.name] = ending
+    read.skipped += tally.skipped_lines + tally.cut_lines + tally.sampled_lines
+    read.notes += [note for note in tally.notes if note not in read.notes]
+    read.sources.append(
+        {"path": source.name, "bytes": tally.bytes, "lines": tally.lines, "ended": ending, "events": len(events)}
+    )
+
+
+def _conclude(read: LogRead) -> None:
+    read.engine, read.engine_version = engine_of(read.events)
+
+
+def engine_of(events: Sequence[Event]) -> tuple[str | None, str | None]:
+    """Which engine wrote the logs, and its version where a line tells it.
+
+    An engine's own start line decides; else the engine of most events. Foreign text has no voice.
+    """
+    said = [e for e in events if e.provenance != "quoted"]
+    starts = [e for e in said if e.name == "engine_start" and (e.get("engine") or e.engine)]
+    votes = Counter(e.engine for e in said if e.engine is not None)
+    if starts:
+        engine = str(starts[-1].get("engine") or starts[-1].engine)
+    elif votes:
+        engine = str(votes.most_common(1)[0][0])
+    else:
+        return None, None
+    versions = [e.get("version") for e in starts if (e.get("engine") or e.engine) == engine and e.get("version")]
+    return engine, str(versions[-1]) if versions else None

@@ -1,0 +1,34 @@
+"""MLX and its servers on Apple silicon: limits of one Metal buffer, of their number, of memory."""
+
+from __future__ import annotations
+
+from kvprobe.observe.logs.lines import Reader
+from kvprobe.observe.logs.readers.signature import signature, table_reader
+
+ENGINE = "mlx"
+
+_ROWS = (
+    signature(
+        "mlx_buffer_limit",
+        "maximum allowed buffer size",
+        r"Attempting to allocate (?P<asked__B>\d+) bytes which is greater than the maximum allowed buffer size of "
+        r"(?P<limit__B>\d+)",
+    ),
+    signature(
+        "mlx_resource_limit",
+        "Resource limit (",
+        r"\[metal::malloc\] Resource limit \((?P<limit__count>\d+)\) exceeded",
+    ),
+    signature(
+        "mlx_no_memory",
+        "Unable to allocate",
+        r"(?:\[?(?:metal::)?malloc(?:_or_wait)?\]?).{0,8}Unable to allocate (?P<asked__B>\d+) bytes",
+    ),
+    signature(
+        "metal_oom",
+        "[METAL] Command buffer execution failed: Insufficient Memory",
+        r"Insufficient Memory",
+    ),
+)
+
+READERS: tuple[Reader, ...] = (table_reader("mlx", ENGINE, _ROWS),)

@@ -1,0 +1,74 @@
+"""Engines with one or two lines of their own (MLC-LLM, ExLlama, LightLLM), and look-alikes of memory."""
+
+from __future__ import annotations
+
+from kvprobe.observe.logs.lines import Reader
+from kvprobe.observe.logs.readers.signature import signature, table_reader
+
+_ROWS = (
+    signature(
+        "mlc_no_memory",
+        "Insufficient GPU memory error",
+        r"available single GPU memory is (?P<available__MiB>[\d.]+) MB, which is less than the sum of model weight "
+        r"size \((?P<weights__MiB>[\d.]+) MB\) and temporary buffer size \((?P<temporary__MiB>[\d.]+) MB",
+        engine="mlc",
+    ),
+    signature(
+        "mlc_no_memory",
+        "The model weight size may be larger than GPU memory",
+        r"The model weight size may be larger",
+        engine="mlc",
+    ),
+    signature(
+        "budget",
+        "Estimated total single GPU memory usage",
+        r"memory usage: [\d.]+ MB \(Parameters: (?P<weights__MiB>[\d.]+) MB\. KVCache: (?P<kv__MiB>[\d.]+) MB\. "
+        r"Temporary buffer: (?P<activation_peak__MiB>[\d.]+) MB",
+        engine="mlc",
+    ),
+    signature(
+        "exllama_no_memory",
+        "Insufficient VRAM",
+        r"Insufficient VRAM (?:in split )?for model and cache",
+        engine="exllama",
+        phase="load",
+    ),
+    signature(
+        "disk_full",
+        "No space left on device",
+        r"(?:\[Errno 28\]|os error 28|OSError|IOError).{0,20}No space left on device",
+    ),
+    signature("threads_exhausted", "can't start new thread", r"can't start new thread"),
+    signature("files_exhausted", "Too many open files", r"Too many open files"),
+    signature(
+        "kv_quant_config",
+        "KV cache",
+        r"[Uu]sing (?P<kv_cache_dtype__text>fp8\w*|int8\w*|nvfp4|int4) (?:data type to store kv cache|KV cache)",
+    ),
+    signature("kv_scale_warning", "KV cache scaling factor", r"scaling factor 1\.0 for fp8"),
+    signature("kv_scale_warning", "scaling factor", r"without a scaling factor|k/v_scale.{0,40}default"),
+    signature(
+        "perplexity",
+        "Final estimate: PPL",
+        r"Final estimate: PPL(?:\([Q]\))? ?= ?(?P<perplexity__num>[\d.]+)",
+    ),
+    signature(
+        "kv_types",
+        "K (",
+        r"K \((?P<k__text>\w{2,6})\): +[\d.]+ MiB, V \((?P<v__text>\w{2,6})\)",
+        engine="llama.cpp",
+    ),
+    signature(
+        "router_policy",
+        "olicy",
+        r"[Pp]olicy[:= \"']{1,4}(?P<policy__text>round_?robin|RoundRobin|[Rr]andom|cache_aware)",
+    ),
+    signature(
+        "prefix_unsupported",
+        "prefix caching",
+        r"(?:does not support|not supported|[Dd]isabl\w{1,4}|is not compatible).{0,60}prefix caching"
+        r"|prefix caching.{0,80}(?:not supported|disabled|is unsupported|not yet supported|unavailable)(?P<why__text>.{0,100})",
+    ),
+)
+
+READERS: tuple[Reader, ...] = (table_reader("other engines", None, _ROWS),)

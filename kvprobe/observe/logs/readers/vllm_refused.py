@@ -1,0 +1,83 @@
+"""Errors that stop a start or a request and have nothing to do with memory, though they stand in logs
+that people search for "memory": limits of the model, the GPU's generation, files, packages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.observe.logs.readers.signature import signature, table_reader
+
+_ROWS: Final = (
+    signature(
+        "config_refused",
+        "is greater than the derived max_model_len",
+        r"max_model_len \((?P<asked__tokens>\d+)\) is greater than the derived max_model_len \([^)]{0,60}?(?P<limit__tokens>\d+)",
+        kind="a context above the model's own limit",
+    ),
+    signature(
+        "config_refused",
+        "must be divisible by",
+        r"(?:attention heads|[Vv]ocab\w* size|[Hh]idden size|output_size|kv heads|size_[nk]).{0,80}must be divisible by",
+        kind="a parallel size that does not divide the model",
+    ),
+    signature(
+        "config_refused",
+        "is not divisible by",
+        r"(?:output_partition_size|input_size_per_partition|[Ww]eight\w*).{0,60}is not divisible by",
+        kind="a parallel size that does not divide a quantised layer",
+    ),
+    signature(
+        "config_refused",
+        "only supported on GPUs with compute capability",
+        r"only supported on GPUs with compute capability",
+        kind="a number format that this GPU does not have",
+    ),
+    signature("config_refused", "Access to model", r"Access to model .{1,200} is restricted", kind="a gated model"),
+    signature("config_refused", "gated repo", r"gated repo", kind="a gated model"),
+    signature("config_refused", "Repository Not Found", r"Repository Not Found", kind="a model that was not found"),
+    signature(
+        "config_refused", "is not a local folder", r"is not a local folder", kind="a model that was not found"
+    ),
+    signature(
+        "config_refused",
+        "does not recognize this architecture",
+        r"does not recognize this architecture",
+        kind="a model that this version does not know",
+    ),
+    signature(
+        "config_refused",
+        "are not supported for now",
+        r"Model architectures .{1,200} are not supported",
+        kind="a model that this version does not know",
+    ),
+    signature(
+        "config_refused", "has no vLLM implementation", r"has no vLLM impl", kind="a model that this version does not know"
+    ),
+    signature(
+        "config_refused", "ddress already in use", r"ddress already in use", kind="a port that is in use"
+    ),
+    signature(
+        "config_refused",
+        "Cannot re-initialize CUDA in forked subprocess",
+        r"Cannot re-initialize CUDA",
+        kind="a process that was forked after CUDA had started",
+    ),
+    signature("config_refused", "Unknown quantization method", r"Unknown quantization", kind="an unknown quantisation"),
+    signature("config_refused", "undefined symbol", r"undefined symbol", kind="binaries that do not fit together"),
+    signature("config_refused", "No space left on device", r"No space left on device", kind="a full disk"),
+    signature("config_refused", "No module named", r"No module named", kind="a missing package"),
+    signature(
+        "config_refused",
+        "exceeds the number of available GPUs",
+        r"world size .{0,80}exceeds|exceeds the number of available GPUs",
+        kind="more ranks than GPUs",
+    ),
+    signature(
+        "config_refused",
+        "trust_remote_code=True",
+        r"(?:requires you to execute|contains custom code).{0,400}trust_remote_code",
+        kind="code that was not trusted",
+    ),
+)
+
+READERS: Final = (table_reader("vllm_refused", None, _ROWS),)

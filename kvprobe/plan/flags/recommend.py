@@ -1,0 +1,301 @@
+"""The flags to start a server with, each with the number that it comes from.
+
+Only what the plan computed or the user said is recommended: a flag whose right value needs a measurement (a
+prefill speed, a latency target) is named among those left out, with what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from kvprobe.plan.engines.versions import parse_version
+from kvprobe.plan.flags.table import ALIASES, FLAGS
+from kvprobe.plan.solve import Solution
+from kvprobe.summary.units import size, whole
+
+CONTEXT_STEP = 16
+Wish = tuple[str, str | None, str]
+"""Flag, value (null for a switch), the number that it comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    name: str
+    value: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """`flags` in the order to write them; `left_out` what was wanted and cannot be given."""
+
+    engine: str | None
+    flags: tuple[Recommended, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    note: str | None = None
+    running: dict[str, str] = field(default_factory=dict)
+
+
+def advise(solution: Solution) -> Advice:
+    """Flags for the engine and version of the plan."""
+    request = solution.request
+    engine = request.engine
+    if engine is None:
+        return Advice(engine=None, note="flags belong to an engine: name one with --engine")
+    if engine not in FLAGS:
+        return Advice(engine=engine, note=f"{engine} is a library and has no command line of its own")
+    version = parse_version(engine, request.engine_version)
+    wanted = _WISHES[engine](solution)
+    kept, dropped = [], []
+    for name, value, why in wanted:
+        problem = FLAGS[engine][name].missing_in(version, value)
+        if problem:
+            dropped.append(LeftOut(name=name, why=problem))
+        else:
+            kept.append(Recommended(name=name, value=value, why=why))
+    dropped += [LeftOut(name=name, why=why) for name, why in _unknown(engine, solution)]
+    spelled = ALIASES.get(engine, {})
+    running = {spelled.get(name, name): value for name, value in request.running.items()}
+    return Advice(engine=engine, flags=tuple(kept), left_out=tuple(dropped), running=running)
+
+
+def context_wanted(solution: Solution) -> tuple[int | None, str]:
+    """The context limit to set: as said, else what the lengths need, else the model's if it fits."""
+    request = solution.request
+    if request.options.max_model_len:
+        asked = request.options.max_model_len
+        longest = _longest(solution)
+        if longest is not None and longest < asked:
+            return (
+                longest,
+                f"the pool holds one request of at most {whole(longest)} tokens, less than the {whole(asked)} asked for",
+            )
+        return asked, "as asked for"
+    if request.lengths is not None:
+        needed = -(-request.lengths.max_tokens // CONTEXT_STEP) * CONTEXT_STEP
+        limit = request.spec.max_position_tokens
+        if limit is not None and needed > limit:
+            return (
+                limit,
+                f"the model's own limit; {whole(request.lengths.max_tokens)} tokens are the longest request expected",
+            )
+        return needed, f"the longest request expected has {whole(request.lengths.max_tokens)} tokens"
+    model, longest = request.spec.max_position_tokens, _longest(solution)
+    if model is not None and longest is not None and longest < model:
+        return longest, f"one request of the model's {whole(model)} tokens does not fit; so many do"
+    return model, "the model's own limit"
+
+
+def _longest(solution: Solution) -> int | None:
+    pool = solution.safe_pool
+    return None if pool is None else pool.estimated_max_model_len
+
+
+def batch_wanted(solution: Solution) -> tuple[int | None, str]:
+    """Requests at once: from the distribution, else at the longest length."""
+    held = solution.safe_capacity
+    if held.spread is not None and held.spread.max_num_seqs > 0:
+        chance = 100 * held.spread.preemption_probability
+        at_mean = held.spread.mean_bound
+        return (
+            held.spread.max_num_seqs,
+            f"so many fit with a chance of preemption of at most {chance:g} % (by the mean it would be {whole(at_mean)})",
+        )
+    if held.max:
+        return held.max, "so many of the longest requests fit at once"
+    return None, ""
+
+
+def _shared(solution: Solution, names: dict[str, str]) -> Iterator[Wish]:
+    context, why = context_wanted(solution)
+    if context:
+        yield names["context"], str(context), why
+    batch, why = batch_wanted(solution)
+    if batch:
+        yield names["batch"], str(batch), why
+    options = solution.request.options
+    if options.max_num_batched_tokens and "chunk" in names:
+        yield (
+            names["chunk"],
+            str(options.max_num_batched_tokens),
+            "as asked for; it bounds the activation peak",
+        )
+    if options.tp > 1:
+        yield names["tp"], str(options.tp), f"weights and KV heads over {options.tp} GPUs"
+    if options.pp > 1 and "pp" in names:
+        yield names["pp"], str(options.pp), f"layers in {options.pp} stages"
+
+
+def _vllm(solution: Solution) -> Iterator[Wish]:
+    request, budget = solution.request, solution.budget
+    names = {
+        "context": "max-model-len",
+        "batch": "max-num-seqs",
+        "chunk": "max-num-batched-tokens",
+        "tp": "tensor-parallel-size",
+        "pp": "pipeline-parallel-size",
+    }
+    yield from _shared(solution, names)
+    if budget.utilisation.ratio is not None and request.available_kv is None:
+        kv = budget.kv.value
+        left = f" and leaves {size(kv.lo if budget.kv.banded else kv.nominal)} for the cache" if kv else ""
+        yield (
+            "gpu-memory-utilization",
+            f"{budget.utilisation.ratio:g}",
+            f"the share that this plan counts with{left}",
+        )
+    if (name := request.options.kv_dtype_k) != "auto":
+        yield "kv-cache-dtype", _VLLM_NAMES.get(name, name), _dtype_why(solution)
+    yield from _prefix(solution, "enable-prefix-caching", "no-enable-prefix-caching")
+    options = request.options
+    if options.block_size:
+        yield "block-size", str(options.block_size), "as asked for"
+    if options.mamba_cache_mode:
+        yield "mamba-cache-mode", options.mamba_cache_mode, "as asked for"
+    if options.swap_space_bytes:
+        yield "swap-space", f"{options.swap_space_bytes / 2**30:g}", "as asked for, in GiB"
+    batch, _ = batch_wanted(solution)
+    if batch:
+        yield (
+            "max-num-queued-reqs",
+            str(batch),
+            f"one more full batch may wait; beyond {whole(batch)} the server answers 503",
+        )
+
+
+_VLLM_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def _sglang(solution: Solution) -> Iterator[Wish]:
+    request, options = solution.request, solution.request.options
+    names = {
+        "context": "context-length",
+        "batch": "max-running-requests",
+        "chunk": "chunked-prefill-size",
+        "tp": "tensor-parallel-size",
+        "pp": "pipeline-parallel-size",
+    }
+    yield from _shared(solution, names)
+    if solution.budget.utilisation.ratio is not None and request.available_kv is None:
+        share = solution.budget.utilisation.ratio
+        yield "mem-fraction-static", f"{share:g}", "weights and cache get this share of the card"
+    if options.kv_dtype_k != "auto":
+        name = "fp8_e4m3" if options.kv_dtype_k == "fp8" else options.kv_dtype_k
+        yield "kv-cache-dtype", name, _dtype_why(solution)
+    if options.prefix_caching is False:
+        yield "disable-radix-cache", None, "as asked for"
+    if options.block_size:
+        yield "page-size", str(options.block_size), "as asked for"
+    if options.swa_full_tokens_ratio is not None:
+        yield "swa-full-tokens-ratio", f"{options.swa_full_tokens_ratio:g}", "as asked for"
+    if options.mamba_full_memory_ratio is not None:
+        yield "mamba-full-memory-ratio", f"{options.mamba_full_memory_ratio:g}", "as asked for"
+
+
+def _llama(solution: Solution) -> Iterator[Wish]:
+    options, pool = solution.request.options, solution.pool
+    context = options.ctx or (pool.tokens if pool is not None else None)
+    if context:
+        yield "ctx-size", str(context), "cells of the cache, over all slots; taken as a whole at the start"
+    if options.parallel:
+        yield "parallel", str(options.parallel), "slots: as asked for"
+    if options.ubatch:
+        yield "ubatch-size", str(options.ubatch), "as asked for; sliding layers keep so many cells more"
+    if options.kv_dtype_k not in ("auto", "fp16"):
+        yield "cache-type-k", options.kv_dtype_k, _dtype_why(solution)
+    if options.kv_dtype_v not in ("auto", "fp16"):
+        yield "cache-type-v", options.kv_dtype_v, _dtype_why(solution)
+    if options.kv_unified is not None:
+        yield ("kv-unified" if options.kv_unified else "no-kv-unified"), None, "as asked for"
+    if options.swa_full:
+        yield "swa-full", None, "as asked for: sliding layers keep the whole context"
+
+
+def _trtllm(solution: Solution) -> Iterator[Wish]:
+    names = {
+        "context": "max_seq_len",
+        "batch": "max_batch_size",
+        "chunk": "max_num_tokens",
+        "tp": "tp_size",
+        "pp": "pp_size",
+    }
+    yield from _shared(solution, names)
+    if (share := solution.budget.utilisation.ratio) is not None and solution.request.available_kv is None:
+        yield "kv_cache_free_gpu_memory_fraction", f"{share:g}", "of the memory that is free after load"
+
+
+def _lmdeploy(solution: Solution) -> Iterator[Wish]:
+    options = solution.request.options
+    yield from _shared(solution, {"context": "session-len", "batch": "max-batch-size", "tp": "tp"})
+    if (share := solution.budget.utilisation.ratio) is not None and solution.request.available_kv is None:
+        yield "cache-max-entry-count", f"{share:g}", "of the memory that is free after load"
+    if options.block_size:
+        yield "cache-block-seq-len", str(options.block_size), "as asked for"
+    if options.kv_dtype_k in ("int8", "int4"):
+        yield "quant-policy", options.kv_dtype_k.removeprefix("int"), _dtype_why(solution)
+    if options.prefix_caching:
+        yield "enable-prefix-caching", None, _match_unit(solution)
+
+
+def _reference(solution: Solution) -> Iterator[Wish]:
+    options = solution.request.options
+    names = {
+        "context": "max-model-len",
+        "batch": "max-num-seqs",
+        "chunk": "max-num-batched-tokens",
+        "tp": "tp",
+    }
+    yield from (wish for wish in _shared(solution, names) if wish[0] in FLAGS["reference"])
+    kv = solution.budget.kv.value
+    if kv is not None and kv.lo > 0:
+        yield (
+            "kv-memory",
+            f"{kv.lo if solution.banded else kv.nominal}B",
+            "what the budget leaves for the cache",
+        )
+    if options.kv_dtype_k != "auto":
+        yield "kv-dtype", options.kv_dtype_k, _dtype_why(solution)
+    if options.block_size:
+        yield "block-size", str(options.block_size), "as asked for"
+    if options.prefix_caching is False:
+        yield "no-prefix-caching", None, "as asked for"
+
+
+def _prefix(solution: Solution, on: str, off: str) -> Iterator[Wish]:
+    wanted = solution.request.options.prefix_caching
+    if wanted is False:
+        yield off, None, "as asked for"
+    elif wanted or solution.request.shared_prefix_tokens:
+        yield on, None, _match_unit(solution)
+
+
+def _match_unit(solution: Solution) -> str:
+    block = solution.pool.block_size if solution.pool is not None else None
+    return f"a prefix is matched in units of {block} tokens" if block else "as asked for"
+
+
+def _dtype_why(solution: Solution) -> str:
+    token = solution.cost.bytes_per_token
+    return f"the cache then costs {token:,} bytes a token; check answers on long contexts first"
+
+
+def _unknown(engine: str, solution: Solution) -> Iterator[tuple[str, str]]:
+    if engine == "vllm" and solution.request.at_least(0, 29):
+        yield "max-num-queued-tokens", "needs a target for TTFT and the measured prefill speed: their product"
+
+
+_WISHES: dict[str, Callable[[Solution], Iterator[Wish]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "llama.cpp": _llama,
+    "trtllm": _trtllm,
+    "lmdeploy": _lmdeploy,
+    "reference": _reference,
+}
