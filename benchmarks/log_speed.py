@@ -28,16 +28,33 @@ from kvprobe.plan.sizes import parse_size
 
 MIB = 2**20
 RUNS = 3
-_WORDS = "the of model a answer and to cache in token is request memory for on with that as server this".split()
+BUSY_LOAD = 1.5
+"""Our own process makes about 1."""
+_WORDS = [
+    "the",
+    "model",
+    "answer",
+    "cache",
+    "token",
+    "request",
+    "memory",
+    "server",
+    "with",
+    "and",
+    "for",
+    "this",
+]
+_DAY_S = 86_400
 
 
 def lines(rng: random.Random) -> Iterator[str]:
-    """An endless day of a busy vLLM server behind docker compose, SGLang beside it, and a kernel."""
+    """An endless month of a busy vLLM server behind docker compose, and of what logs beside it."""
     yield from _start()
     second = 0
     while True:
         second += 1
-        clock = f"11-{second // 86400 % 28 + 1:02d} {second // 3600 % 24:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+        day, hour, minute = second // _DAY_S % 28 + 1, second // 3600 % 24, second // 60 % 60
+        clock = f"11-{day:02d} {hour:02d}:{minute:02d}:{second % 60:02d}"
         for _ in range(rng.randint(20, 60)):
             yield _request(rng, clock)
         if second % 10 == 0:
@@ -47,9 +64,10 @@ def lines(rng: random.Random) -> Iterator[str]:
 
 
 def _start() -> Iterator[str]:
-    yield "INFO 11-01 00:00:00 [core.py:61] Initializing a V1 LLM engine (v0.11.0) with config: model='m', max_seq_len=8192\n"
+    engine = "Initializing a V1 LLM engine (v0.11.0) with config: model='m', max_seq_len=8192"
+    yield f"INFO 11-01 00:00:00 [core.py:61] {engine}\n"
     for i in range(101):
-        yield f"Loading safetensors checkpoint shards: {i:3d}% Completed | {i}/100 [00:{i % 60:02d}<00:10,  1.2it/s]\n"
+        yield f"Loading safetensors checkpoint shards: {i:3d}% Completed | {i}/100 [00:12<00:10,  1.2it/s]\n"
     yield "INFO 11-01 00:02:00 [gpu_worker.py:298] Available KV cache memory: 51.20 GiB\n"
     yield "INFO 11-01 00:02:01 [kv_cache_utils.py:1087] GPU KV cache size: 419,424 tokens\n"
 
@@ -62,33 +80,36 @@ def _request(rng: random.Random, clock: str) -> str:
     if kind < 0.85:
         words = " ".join(rng.choices(_WORDS, k=rng.randint(10, 80)))
         return (
-            f"(APIServer pid=1) INFO {clock} [logger.py:40] Received request chatcmpl-{rng.getrandbits(64):x}: "
-            f"prompt: '{words}', params: SamplingParams(n=1, temperature=0.7, max_tokens=512), lora_request: None.\n"
+            f"(APIServer pid=1) INFO {clock} [logger.py:40] Received request cmpl-{rng.getrandbits(64):x}: "
+            f"prompt: '{words}', params: SamplingParams(n=1, temperature=0.7), lora_request: None.\n"
         )
     if kind < 0.95:
-        return f"[2026-{clock}] INFO:     {host} - \"POST /generate HTTP/1.1\" 200 OK\n"
-    return f'{{"level":"info","ts":{1.78e9 + rng.random() * 1e6:.3f},"msg":"proxied","upstream":"{host}","ms":{rng.randint(1, 900)}}}\n'
+        return f'[2026-{clock}] INFO:     {host} - "POST /generate HTTP/1.1" 200 OK\n'
+    stamp, took = 1.78e9 + rng.random() * 1e6, rng.randint(1, 900)
+    return f'{{"level":"info","ts":{stamp:.3f},"msg":"proxied","upstream":"{host}","ms":{took}}}\n'
 
 
 def _stats(rng: random.Random, clock: str) -> str:
-    usage, running = rng.uniform(5, 95), rng.randint(0, 200)
+    prompt, generated, usage = rng.uniform(0, 5000), rng.uniform(0, 2000), rng.uniform(5, 95)
+    running = rng.randint(0, 200)
     return (
-        f"(APIServer pid=1) INFO {clock} [loggers.py:127] Engine 000: Avg prompt throughput: {rng.uniform(0, 5000):.1f} "
-        f"tokens/s, Avg generation throughput: {rng.uniform(0, 2000):.1f} tokens/s, Running: {running} reqs, "
-        f"Waiting: 0 reqs, GPU KV cache usage: {usage:.1f}%, Prefix cache hit rate: {rng.uniform(0, 60):.1f}%\n"
+        f"(APIServer pid=1) INFO {clock} [loggers.py:127] Engine 000: Avg prompt throughput: "
+        f"{prompt:.1f} tokens/s, Avg generation throughput: {generated:.1f} tokens/s, "
+        f"Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: {usage:.1f}%, "
+        "Prefix cache hit rate: 12.5%\n"
     )
 
 
 OOM = (
-    "(EngineCore_DP0 pid=7) ERROR 11-28 00:00:00 [core.py:710] torch.OutOfMemoryError: CUDA out of memory. Tried to "
-    "allocate 1.25 GiB. GPU 0 has a total capacity of 79.15 GiB of which 602.00 MiB is free. Process 7 has 78.55 GiB "
-    "memory in use. Of the allocated memory 76.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch "
-    "but unallocated.\n"
+    "(EngineCore_DP0 pid=7) ERROR 11-28 00:00:00 [core.py:710] torch.OutOfMemoryError: CUDA out of memory. "
+    "Tried to allocate 1.25 GiB. GPU 0 has a total capacity of 79.15 GiB of which 602.00 MiB is free. "
+    "Process 7 has 78.55 GiB memory in use. Of the allocated memory 76.00 GiB is allocated by PyTorch, "
+    "and 512.00 MiB is reserved by PyTorch but unallocated.\n"
 )
 
 
 def chunks(size_bytes: int, seed: int = 1) -> Iterator[bytes]:
-    """The log in pieces of about 16 MiB, `size_bytes` in all; pieces repeat (making them is the slow part)."""
+    """The log in pieces of about 16 MiB, `size_bytes` in all; pieces repeat (making them is slow)."""
     made: list[bytes] = []
     source, room = lines(random.Random(seed)), 0
     while len(made) < 4 and room < size_bytes:
@@ -163,7 +184,8 @@ def through_stdin(size_bytes: int) -> dict[str, float]:
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    assert child.stdin is not None and child.stderr is not None
+    assert child.stdin is not None
+    assert child.stderr is not None
     fed = 0
     for part in chunks(size_bytes):
         child.stdin.write(part)
@@ -175,7 +197,9 @@ def through_stdin(size_bytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="1GiB", help="of the file (default: 1GiB)")
     parser.add_argument("--stdin", metavar="SIZE", help="also feed so much through a pipe")
     parser.add_argument("--keep", type=Path, help="write the log here and leave it")
@@ -185,7 +209,10 @@ def main() -> None:
     if args.stdin:
         figures |= through_stdin(parse_size(args.stdin, "--stdin").nominal)
     load = os.getloadavg()[0]
-    rows = [f"| {name} | {value:,.3f} |" if isinstance(value, float) else f"| {name} | {value:,} |" for name, value in figures.items()]
+    rows = [
+        f"| {name} | {value:,.3f} |" if isinstance(value, float) else f"| {name} | {value:,} |"
+        for name, value in figures.items()
+    ]
     table = "\n".join(["| what | figure |", "| --- | ---: |", *rows])
     print(f"{table}\n\nratio to grep (1 is grep's speed): {figures['ratio']:.2f}; load average {load:.1f}")
     if args.report:
@@ -194,13 +221,14 @@ def main() -> None:
 
 def _report(table: str, figures: dict[str, float], load: float, argv: list[str]) -> str:
     cores = os.cpu_count() or 1
-    busy = f"The machine was busy with other work (load average {load:.1f} on {cores} cores)" if load > 1.5 else "The machine was quiet"
+    quiet = load <= BUSY_LOAD
+    busy = f"The machine was busy with other work (load average {load:.1f} on {cores} cores)"
     return (
         "# Speed of the log reader\n\n"
         f"`python benchmarks/log_speed.py {' '.join(argv)}`\n\n{table}\n\n"
-        f"Ratio to `grep -cF -f` with the same byte strings: **{figures['ratio']:.2f}** (aim: 0.25 or more). `intake_s` is reading to "
-        "typed events, `command_s` the whole command with the diagnosis, each the least of "
-        f"{RUNS} runs from the page cache. {busy}.\n"
+        f"Ratio to `grep -cF -f` with the same byte strings: **{figures['ratio']:.2f}** (aim: 0.25 or more). "
+        "`intake_s` is reading to typed events, `command_s` the whole command with the diagnosis, each the "
+        f"least of {RUNS} runs from the page cache. {'The machine was quiet' if quiet else busy}.\n"
     )
 
 

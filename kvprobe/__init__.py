@@ -1,7 +1,7 @@
 """kvprobe: what the KV cache of an LLM server costs, how it behaves under load, and why it ran out.
 
-From Python: `kvprobe.kv_cache_bytes(model, tokens)` and `kvprobe.plan(model, gpu=..., ...)`; what they need is
-imported at the first call.
+From Python: `kvprobe.kv_cache_bytes(model, tokens)` and `kvprobe.plan(model, gpu=..., ...)`; what they
+need is imported at the first call.
 """
 
 from typing import Any

@@ -86,10 +86,12 @@ def _with_scales(config: ServerConfig) -> ServerConfig:
 
 def pool_bytes(config: ServerConfig, bytes_per_token: int, wanted: int) -> int:
     """The KV pool's size, given what a healthy server would take."""
-    if "small-pool" not in config.ailments:
-        return wanted
-    # One request at the context's limit, or a few that are long; a null block beside it.
-    return min(wanted, (config.max_model_len + config.slot_block_size) * bytes_per_token)
+    # One request at the context's limit, or a few that are long; and a null block.
+    context = (config.max_model_len + config.slot_block_size) * bytes_per_token
+    if "small-pool" in config.ailments:
+        return min(wanted, context)
+    # Room enough for what is asked of it, were it in one piece.
+    return min(wanted, 2 * context) if "fragmented" in config.ailments else wanted
 
 
 def device_total(config: ServerConfig, weight_bytes: int, total: int) -> int:

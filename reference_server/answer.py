@@ -127,6 +127,9 @@ class Answer:
             async with asyncio.timeout_at(self._deadline):
                 return await self._stream.take()
         except TimeoutError:
+            log.warning(
+                "gave %s up: it did not finish within %g s", self._sequence.request_id, self._deadline_seconds
+            )
             error = f"the request did not finish within {self._deadline_seconds:g} s"
             return [TokenEvent(None, "", finished=FinishReason.ABORT, error=error, status=408)]
 

@@ -25,6 +25,7 @@ from reference_server.errors import RequestError
 from reference_server.limits import BearerKey, HeaderLimit, Limits, parse_json, read_body, read_json
 from reference_server.metrics import Metrics
 from reference_server.models.tokenizer import Tokenizer
+from reference_server.openapi import document
 from reference_server.parameters import refuse_unserved
 from reference_server.protocol import (
     ChatRequest,
@@ -34,6 +35,7 @@ from reference_server.protocol import (
     resolve_max_tokens,
 )
 from reference_server.sampler import TokenChooser
+from reference_server.refusals import log_refusal
 from reference_server.sequence import Sequence, Timeline
 from reference_server.sick import answer_kind
 from reference_server.streams import TokenStream
@@ -73,6 +75,7 @@ class Api:
             "/health": self.health,
             "/version": self.version,
             "/metrics": self.metrics,
+            "/openapi.json": self.openapi,
         }
         routes = [Route(path, handler, methods=["POST"]) for path, handler in post.items()]
         routes += [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
@@ -123,11 +126,11 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         card = {
-            "id": self._config.model,
+            "id": self._config.served_model,
             "object": "model",
             "created": self._created,
             "owned_by": "kvprobe",
-            "root": self._config.model,
+            "root": self._config.served_model,
             "parent": None,
             "max_model_len": self._config.max_model_len,
         }
@@ -141,6 +144,9 @@ class Api:
     async def version(self, request: Request) -> Response:
         return json_response({"version": __version__})
 
+    async def openapi(self, request: Request) -> Response:
+        return json_response(document())
+
     async def metrics(self, request: Request) -> Response:
         return Response(self._metrics.page(), media_type=METRICS_TYPE)
 
@@ -152,6 +158,7 @@ class Api:
                 429,
                 f"{self._limits.streams} requests are open already; try again",
                 headers={"retry-after": "1"},
+                own_words=True,
             )
         self._open += 1
         slot = _Slot(self._close_one)
@@ -192,7 +199,7 @@ class Api:
             min_tokens=body.checked_min_tokens(max_tokens),
         )
         stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
-        form = AnswerForm(self._config.model, chat, body.stream, body.include_usage)
+        form = AnswerForm(self._config.served_model, chat, body.stream, body.include_usage)
         return self._answer_kind(
             self._engine,
             sequence,
@@ -203,10 +210,10 @@ class Api:
         )
 
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self._config.model:
+        if model is not None and model != self._config.served_model:
             raise RequestError(
                 404,
-                f"The model `{model[:100]}` does not exist. Available: {self._config.model}.",
+                f"The model `{model[:100]}` does not exist. Available: {self._config.served_model}.",
                 param="model",
             )
 
@@ -226,6 +233,7 @@ class _Slot:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
+    log_refusal(error)
     return error_response(error)
 
 

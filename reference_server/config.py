@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from reference_server.ailments import NAMES, afflict
@@ -75,6 +76,11 @@ class ServerConfig:
     attention: str = "auto"
     ailments: tuple[str, ...] = ()
     check_integrity: bool = False
+
+    @property
+    def served_model(self) -> str:
+        """The name that clients ask for: a directory's last part."""
+        return Path(self.model).name or self.model
 
     @property
     def in_regions(self) -> bool:

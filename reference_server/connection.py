@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reference_server.errors import RequestError
 from reference_server.limits import Limits
+from reference_server.refusals import log_refusal
 from reference_server.wire import error_body
 
 SENT_AHEAD = 1024**2
@@ -78,13 +79,14 @@ class Connection(H11Protocol):
         self._head_timer = None
         if not self.transport.is_closing():
             seconds = self.limits.head_seconds
-            self._refuse(RequestError(408, f"the request's head did not arrive within {seconds:g} s"))
+            self._refuse(RequestError(408, f"the request's head did not arrive within {seconds:g} s", own_words=True))
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(RequestError(400, msg))
 
     def _refuse(self, error: RequestError) -> None:
         """Answer in OpenAI's form and close; just close where an answer is already under way."""
+        log_refusal(error)
         body = msgspec.json.encode(error_body(error))
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         try:

@@ -23,13 +23,16 @@ class RequestError(Exception):
         kind: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        own_words: bool = False,
     ) -> None:
+        """`own_words`: the message repeats nothing that a client sent, but for numbers."""
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind or KINDS.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
         self.param = param
         self.headers = dict(headers or {})
+        self.own_words = own_words
 
 
 KINDS = {

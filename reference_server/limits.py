@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reference_server.errors import RequestError
+from reference_server.refusals import log_refusal
 from reference_server.wire import error_response
 
 BodyT = TypeVar("BodyT")
@@ -60,7 +61,9 @@ class HeaderLimit:
                 refusal = RequestError(
                     431,
                     f"at most {self._limits.header_count} headers of {self._limits.headers} bytes together",
+                    own_words=True,
                 )
+                log_refusal(refusal)
                 await error_response(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -77,7 +80,10 @@ class BearerKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self.OPEN_PATHS and not self._allowed(scope):
-            refusal = RequestError(401, "a valid API key is needed: send it as a bearer token")
+            refusal = RequestError(
+                401, "a valid API key is needed: send it as a bearer token", own_words=True
+            )
+            log_refusal(refusal)
             await error_response(refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -101,14 +107,16 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 if len(body) > limits.body:
                     raise _too_large(limits)
     except TimeoutError:
-        raise RequestError(408, f"the body did not arrive within {limits.body_seconds:g} s") from None
+        raise RequestError(
+            408, f"the body did not arrive within {limits.body_seconds:g} s", own_words=True
+        ) from None
     except ClientDisconnect:
         raise RequestError(400, "the client went away before its body was read") from None
     return bytes(body)
 
 
 def _too_large(limits: Limits) -> RequestError:
-    return RequestError(413, f"the body is larger than {limits.body} bytes")
+    return RequestError(413, f"the body is larger than {limits.body} bytes", own_words=True)
 
 
 async def read_json(request: Request, kind: type[BodyT], limits: Limits) -> BodyT:
@@ -143,7 +151,7 @@ def check_depth(body: bytes, limit: int) -> None:
         if first in b"[{":
             depth += 1
             if depth > limit:
-                raise RequestError(400, f"the JSON body is nested deeper than {limit}")
+                raise RequestError(400, f"the JSON body is nested deeper than {limit}", own_words=True)
         elif first in b"]}":
             depth -= 1
 

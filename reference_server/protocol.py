@@ -190,6 +190,7 @@ def resolve_max_tokens(
             f"{num_prompt_tokens} input tokens, which leaves no room for output. Please shorten the prompt. "
             f"(parameter=input_tokens, value={num_prompt_tokens})",
             param="input_tokens",
+            own_words=True,
         )
     room = min(max_model_len, capacity_tokens + 1) - num_prompt_tokens
     if wanted is not None and num_prompt_tokens + wanted > max_model_len:
@@ -198,6 +199,7 @@ def resolve_max_tokens(
             f"max_tokens={wanted} is too large: the prompt has {num_prompt_tokens} tokens and the maximum "
             f"context length is {max_model_len}. (parameter=max_tokens, value={wanted})",
             param="max_tokens",
+            own_words=True,
         )
     if room < 1 or (wanted is not None and wanted > room):
         raise RequestError(
@@ -206,5 +208,6 @@ def resolve_max_tokens(
             f"whole pool of {capacity_tokens} tokens ({capacity_tokens // block_size} blocks); "
             "it could never run.",
             param="max_tokens",
+            own_words=True,
         )
     return room if wanted is None else wanted

@@ -124,8 +124,17 @@ class Scheduler:
             self.waiting.appendleft(victim)
             step.preempted.append(victim)
             if victim is sequence:
+                self._fail_if_stuck(sequence, step)
                 return False
         return True
+
+    def _fail_if_stuck(self, sequence: Sequence, step: Step) -> None:
+        """Alone, and twice at the same token without room: there will never be any."""
+        if self.running:
+            return
+        if sequence.stuck_at == len(sequence.tokens):
+            self._fail(sequence, step)
+        sequence.stuck_at = len(sequence.tokens)
 
     def _note_shortage(self, sequence: Sequence, step: Step) -> None:
         shortage = self.allocator.last_shortage
@@ -148,8 +157,10 @@ class Scheduler:
 
     def _fail_if_alone(self, sequence: Sequence, step: Step) -> None:
         """With nobody else running, waiting longer gives no room: fail it rather than spin."""
-        if self.running:
-            return
+        if not self.running:
+            self._fail(sequence, step)
+
+    def _fail(self, sequence: Sequence, step: Step) -> None:
         self.waiting.remove(sequence)
         sequence.finished = FinishReason.ERROR
         step.failed.append(sequence)

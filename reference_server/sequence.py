@@ -63,6 +63,8 @@ class Sequence:
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache when the request was first scheduled."""
     num_preemptions: int = 0
+    stuck_at: int | None = None
+    """How many tokens it had when it last gave its memory up although it ran alone."""
     finished: FinishReason | None = None
 
     @property

@@ -45,7 +45,7 @@ def serve(config: ServerConfig, listener: socket.socket) -> int:
     # uvicorn's own chatter; its errors stay.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with listener:
-        metrics = Metrics(config.model, vllm_names=config.vllm_metric_names)
+        metrics = Metrics(config.served_model, vllm_names=config.vllm_metric_names)
         prepared = prepare(config)
         core = build_core(prepared.config, metrics, prepared=prepared)
         engine = Engine(core, threads=config.threads)
@@ -136,7 +136,7 @@ async def _announce(server: uvicorn.Server, config: ServerConfig, listener: sock
     host = f"[{config.host}]" if ":" in config.host else config.host
     url = f"http://{host}:{port}"
     log.info("listening on %s", url)
-    line = {"event": "listening", "url": url, "pid": os.getpid(), "model": config.model}
+    line = {"event": "listening", "url": url, "pid": os.getpid(), "model": config.served_model}
     try:
         os.write(1, json.dumps(line).encode() + b"\n")  # stdout, without a buffer to flush at exit
     except OSError as error:

@@ -24,9 +24,9 @@ from reference_server.streams import TokenEvent
 
 LEAKED_BYTES = 4 * 1024**2
 """Of host memory, for each request."""
-LIFE_TOKENS = 400
+LIFE_TOKENS = 1200
 """Generated before the process kills itself: a few seconds of a small load."""
-LONELY_TOKENS = 200
+LONELY_TOKENS = 600
 """Generated before another process comes for the device's memory."""
 TOKENS_BEFORE_ERROR = 4
 ERROR_EVERY = 3

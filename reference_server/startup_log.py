@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from reference_server import __version__
+from reference_server.attention.formats import KV_FORMATS
 from reference_server.budget import Budget
 from reference_server.config import ServerConfig
 from reference_server.kv.allocator import Allocator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("reference_server.build")
 
 MIB = 1024**2
+_DTYPES = {form.dtype: form.name for form in KV_FORMATS.values()}
 
 
 def server(config: ServerConfig) -> None:
@@ -26,7 +28,7 @@ def server(config: ServerConfig) -> None:
         "reference_server %s: model %s, device %s, allocator %s, preemption %s, max_model_len %d, "
         "max_num_seqs %d, max_num_batched_tokens %d",
         __version__,
-        config.model,
+        config.served_model,
         config.device,
         config.allocator,
         config.preemption,
@@ -48,7 +50,7 @@ def model(config: ServerConfig, loaded: LoadedModel, seconds: float) -> None:
         shape.head_dim,
         size,
         size / MIB,
-        str(loaded.weights.embedding.dtype).removeprefix("torch."),
+        _DTYPES.get(loaded.weights.embedding.dtype, str(loaded.weights.embedding.dtype)),
         seconds,
         config.threads,
     )

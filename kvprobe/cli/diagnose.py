@@ -27,7 +27,13 @@ Each option can also come from the environment, where an option given here beats
 KVPROBE_MODEL_CONFIG, KVPROBE_TAIL; 1 or 0 in KVPROBE_I_OWN_THIS_TARGET, KVPROBE_INSECURE, KVPROBE_QUIET,
 KVPROBE_NO_COLOR.
 """
-_NO_FAULT = ("unknown", "healthy_baseline", "kv_pool_idle", "reservation_by_design", "kv_quant_warning_harmless")
+_NO_FAULT = (
+    "unknown",
+    "healthy_baseline",
+    "kv_pool_idle",
+    "reservation_by_design",
+    "kv_quant_warning_harmless",
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -35,7 +41,9 @@ def add_parser(commands: Any) -> None:
         "diagnose", help="why a server died or is slow, from its logs", description=__doc__, epilog=_EPILOG
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", help="logs, `-` for stdin, or one run directory")
-    parser.add_argument("--metrics", metavar="URL|FILE", help="also read a /metrics page (of a live server, or saved)")
+    parser.add_argument(
+        "--metrics", metavar="URL|FILE", help="also read a /metrics page (of a live server, or saved)"
+    )
     parser.add_argument(
         "--model",
         metavar="config.json",
@@ -44,11 +52,19 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--tail", metavar="SIZE", help="read only the last part of each log, e.g. 512MiB")
     parser.add_argument(
-        "--fail-on", metavar="CAUSE|any", action="append", default=[], help="exit 99 when it is found (repeatable)"
+        "--fail-on",
+        metavar="CAUSE|any",
+        action="append",
+        default=[],
+        help="exit 99 when it is found (repeatable)",
     )
-    parser.add_argument("--md", metavar="FILE", type=Path, help="also write the diagnosis as Markdown, for a ticket")
     parser.add_argument(
-        "--i-own-this-target", action="store_true", help="read the metrics of a server that is not this machine"
+        "--md", metavar="FILE", type=Path, help="also write the diagnosis as Markdown, for a ticket"
+    )
+    parser.add_argument(
+        "--i-own-this-target",
+        action="store_true",
+        help="read the metrics of a server that is not this machine",
     )
     parser.add_argument("--insecure", action="store_true", help="do not verify TLS certificates of --metrics")
     add_common(parser)
@@ -56,7 +72,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from_environment(args, ("metrics", "model_config", "tail"), ("i_own_this_target", "insecure", "quiet", "no_color"))
+    from_environment(
+        args, ("metrics", "model_config", "tail"), ("i_own_this_target", "insecure", "quiet", "no_color")
+    )
     wanted = _causes(args.fail_on)
     tail_bytes = _tail(args.tail)
     if not args.paths and args.metrics is None:
@@ -150,4 +168,3 @@ def _write_markdown(path: Path, diagnosis: Diagnosis, paths: list[str]) -> None:
 def _fails(diagnosis: Diagnosis, wanted: list[str]) -> bool:
     found = {f.cause for f in diagnosis.findings if f.role != "ruled_out"} | {diagnosis.primary}
     return any(name in found if name != "any" else diagnosis.primary not in _NO_FAULT for name in wanted)
-

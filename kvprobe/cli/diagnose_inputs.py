@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
+from kvprobe.errors import Problem, TargetError, UsageError
 
 if TYPE_CHECKING:
     from kvprobe.diagnose.model import Diagnosis
@@ -37,13 +37,19 @@ def run_directory(paths: Sequence[str]) -> Path | None:
         return None
     if len(paths) > 1:
         message = f"`{found[0]}` is a run directory, which is diagnosed alone"
-        raise UsageError(Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the other paths apart", found[0]))
+        raise UsageError(
+            Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the other paths apart", found[0])
+        )
     return Path(found[0])
 
 
 def diagnose_directory(folder: Path, args: argparse.Namespace) -> Diagnosis:
     """What the evidence of a run means."""
-    given = [o for o, v in (("--metrics", args.metrics), ("--model", args.model_config), ("--tail", args.tail)) if v]
+    given = [
+        o
+        for o, v in (("--metrics", args.metrics), ("--model", args.model_config), ("--tail", args.tail))
+        if v
+    ]
     if given:
         message = f"{', '.join(given)} stand beside logs; a run directory holds its own evidence"
         raise UsageError(Problem("conflict", message, f"leave out {', '.join(given)}"))
@@ -86,7 +92,10 @@ def diagnose_read(read: LogRead, args: argparse.Namespace, spec: ModelSpec | Non
         ended=dict(read.ended),
         read=_read(read, [name for name, _ in pages]),
     )
-    view.prediction = _prediction(view.engine, view.engine_version, events, spec)
+    if spec is not None:
+        from kvprobe.cli.diagnose_model import prediction
+
+        view.prediction = prediction(view.engine, view.engine_version, events, args.model_config, spec)
     diagnosis = diagnose_log(view)
     for finding in diagnosis.findings:
         for piece in finding.evidence:
@@ -161,35 +170,9 @@ def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, 
                 pages.append((without_query(url), scrape.page))
             elif not pages and scrape.failure is not None:
                 fix = "check the URL; a page can also be saved and given as a file"
-                raise TargetError(Problem(scrape.failure.kind, f"{without_query(url)}: {scrape.failure.text}", fix))
+                raise TargetError(
+                    Problem(scrape.failure.kind, f"{without_query(url)}: {scrape.failure.text}", fix)
+                )
     finally:
         client.close()
     return pages
-
-
-def _prediction(
-    engine: str | None, version: str | None, events: Sequence[Any], spec: ModelSpec | None
-) -> dict[str, Any] | None:
-    """What one token costs, with the settings that the log itself tells."""
-    if spec is None:
-        return None
-    from kvprobe.model.dtypes import kv_dtype
-    from kvprobe.model.layouts import growing_bytes_per_token, layout_name, parts
-
-    def told(name: str, default: Any) -> Any:
-        found = (e.get(name) for e in reversed(events) if e.name == "config" and e.provenance != "quoted")
-        return next((v for v in found if v is not None), default)
-
-    tp, pp = max(1, int(told("tensor_parallel_size", 1))), max(1, int(told("pipeline_parallel_size", 1)))
-    name = str(told("kv_cache_dtype", "auto"))
-    try:
-        dtype = kv_dtype(name, model_dtype=spec.dtype)
-        pieces = parts(spec, dtype, dtype, tp=tp, pp=pp)
-    except KvprobeError:
-        name = "auto"
-        dtype = kv_dtype(name, model_dtype=spec.dtype)
-        pieces = parts(spec, dtype, dtype, tp=tp, pp=pp)
-    exact = growing_bytes_per_token(pieces)
-    per_token = int(exact) if exact == int(exact) else float(exact)
-    kv = {"bytes_per_token_per_gpu": per_token or None, "layout": layout_name(spec), "kv_dtype": name}
-    return {"model": spec.name, "kv": kv, "tp": tp, "pp": pp, "max_context_tokens": spec.max_context_tokens}

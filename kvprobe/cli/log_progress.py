@@ -31,7 +31,7 @@ class LogProgress:
         # Unpacked bytes may exceed the size of the file: a share is shown only where it can be one.
         part = f" ({percent(done_bytes / size_bytes)})" if size_bytes and done_bytes <= size_bytes else ""
         speed = f", {size(done_bytes / max(now - self._begin, 1e-3))}/s"
-        self._draw(f"reading {clean(name, limit=_NAME_CHARS)}: {size(done_bytes)}{part}{speed}")
+        self._draw(f"reading {clean(os.path.basename(name)[-_NAME_CHARS:])}: {size(done_bytes)}{part}{speed}")
 
     def close(self) -> None:
         """Take the line away."""

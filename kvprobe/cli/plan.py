@@ -17,9 +17,9 @@ _EPILOG = """\
 Sizes have a unit: GiB is 2^30 bytes (what engines and nvidia-smi mean), GB is 10^9. A size with decimals is
 taken as rounded: 5.29GiB stands for 5.285 to 5.295, and the answer shows what that leaves open.
 
-  kvprobe plan --model config.json --gpu 80GiB --weights 14GiB --overhead 6GiB --margin 4GiB --lengths fixed:4000
+  kvprobe plan --model config.json --gpu 80GiB --weights 14GiB --overhead 6GiB --margin 4GiB
   kvprobe plan --model DIR --gpu H100 --engine vllm --lengths p50=1000,p95=8000,max=32000
-  kvprobe plan --model config.json --engine vllm --engine-version 0.11.0 --available-kv 5.29GiB --max-model-len 2048
+  kvprobe plan --model config.json --engine vllm --available-kv 5.29GiB --max-model-len 2048
 
 --lengths: fixed:4096 | p50=1000,p95=8000,max=32000 | lognormal:median=1000,p95=8000 | uniform:100-4000 |
 a trace (Azure, BurstGPT, vidur CSV; Mooncake, Qwen JSONL) | a run directory of kvprobe

@@ -9,6 +9,7 @@ from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Evidence, Finding
 from kvprobe.diagnose.rules.base import finding
 from kvprobe.diagnose.rules.logs.base import cite
+from kvprobe.diagnose.rules.logs.words import lived_on
 from kvprobe.evidence.events import Event
 
 _FACT_EVENTS: Final = ("budget", "pool_size", "weights_loaded", "config", "graph_memory", "available_kv")
@@ -25,9 +26,10 @@ _COLLECT: Final = (
 
 
 def unexplained(view: LogView) -> Finding | None:
-    """An ending in an error that no rule owns: said as `unknown`, with the error itself. The last one
-    of the log, because what follows a first error is often only its echo."""
-    told = [e for e in view.all("exception", "engine_dead") if not e.get("harmless")]
+    """An ending in an error that no rule owns: said as `unknown`, with the error itself. Not the
+    errors that a server outlived, nor the noise of one that is being stopped."""
+    open_ends = [e for e in view.all("exception", "engine_dead") if view.ended.get(e.source) != "shutdown"]
+    told = [e for e in open_ends if not lived_on(view, e)]
     if not told:
         return None
     return _unknown(
@@ -39,7 +41,7 @@ def unexplained(view: LogView) -> Finding | None:
 
 def nothing_known(view: LogView) -> Finding:
     """No line of the log bears a known signature."""
-    seen = [e for e in view.all(*{e.name for e in view.events})][:4]
+    seen = view.all(*{e.name for e in view.events} - {"frame"})[:4]
     return _unknown(view, f"No known signature in {_amount(view)}.", [cite(e) for e in seen])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kvprobe.diagnose.log_site import site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.evidence.events import Event
@@ -18,16 +19,21 @@ _ALIVE_AFTER = 2
 
 def doubted(view: LogView, c: LogCandidate) -> LogCandidate:
     """The candidate, or one of lower confidence where the engine lived on after the line it rests on."""
-    if not c.fatal or c.at is None or c.at.provenance != "bare" or not _lived_on(view, c.at):
+    if not c.fatal or c.at is None or not _unmarked(view, c.at) or not _lived_on(view, c.at):
         return c
     said = (
         f"{c.finding.why} But the line stands without a logger's prefix and the engine went on serving "
         "after it: it may be text that a request carried."
     )
     weaker = msgspec.structs.replace(c.finding, confidence="suspected", why=said)
-    return LogCandidate(
-        finding=weaker, fatal=False, root=False, at=c.at, phase=c.phase, excludes={}
-    )
+    return LogCandidate(finding=weaker, fatal=False, root=False, at=c.at, phase=c.phase, excludes={})
+
+
+def _unmarked(view: LogView, event: Event) -> bool:
+    """Without a logger's prefix, and without frames of a traceback above it."""
+    if event.provenance not in ("bare", "traceback") or event.rank is not None or event.pid is not None:
+        return False
+    return not site_of(view, event).frames
 
 
 def _lived_on(view: LogView, event: Event) -> bool:

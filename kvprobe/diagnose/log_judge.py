@@ -32,6 +32,7 @@ _GENERAL = {
 """By how much an id is less specific than the others: a tie-breaker, and a step at equal confidence."""
 _MAX_EVIDENCE = 6
 _MAX_FINDINGS = 8
+_MAX_REMEDIES = 5
 
 
 def diagnose_log(view: LogView) -> Diagnosis:
@@ -109,7 +110,13 @@ def _merged(ordered: list[LogCandidate]) -> list[LogCandidate]:
         seen = {(e.source, e.line) for e in first.finding.evidence}
         more = [e for e in c.finding.evidence if (e.source, e.line) not in seen]
         first.finding.evidence = [*first.finding.evidence, *more][:_MAX_EVIDENCE]
+        first.finding.remedy = _with_more(first.finding.remedy, c.finding.remedy)
     return list(best.values())
+
+
+def _with_more(first: list[str], more: list[str]) -> list[str]:
+    """What another family would do as well, behind the first one's own remedies."""
+    return [*first, *[text for text in more if text not in first]][: max(_MAX_REMEDIES, len(first))]
 
 
 def _with_role(found: Finding, role: Role) -> Finding:

@@ -46,46 +46,71 @@ def _concurrency(pool: Event) -> list[Observation]:
     slack = _PRINTED_STEP / 2 * length + _AGREE * tokens
     if abs(meant - tokens) <= slack:
         text = (
-            f"Maximum concurrency {times:g}x is {times:g} requests of {whole(length)} tokens each, the longest there "
-            f"can be: {whole(tokens)} tokens in all. Shorter requests fit in larger number. [{_place(pool)}]"
+            f"Maximum concurrency {times:g}x is {times:g} requests of {whole(length)} tokens each, "
+            f"the longest there can be: {whole(tokens)} tokens in all. Of shorter requests more fit. "
+            f"[{_place(pool)}]"
         )
         return [Observation(id="concurrency_is_worst_case", text=text, facts=facts)]
     text = (
-        f"The log contradicts itself: {whole(tokens)} tokens, but {times:g}x of {whole(length)} is {whole(meant)}. "
-        "So blocks are counted per group (hybrid or sliding-window layers), and the token line is not the capacity "
-        f"that requests can use; the concurrency is computed from bytes. [{_place(pool)}]"
+        f"The log contradicts itself: {whole(tokens)} tokens, but {times:g}x of {whole(length)} is "
+        f"{whole(meant)}. So blocks are counted per group (hybrid or sliding-window layers), and the token "
+        "line is not the capacity that requests can use; the concurrency is computed from bytes. "
+        f"[{_place(pool)}]"
     )
     return [Observation(id="token_line_is_not_capacity", text=text, facts=facts)]
 
 
 def _against_model(view: LogView, pool: Event, available: Event | None) -> list[Observation]:
-    """The pool's bytes by its tokens, against what the model's configuration says a token costs."""
-    kv: dict[str, Any] = (view.prediction or {}).get("kv") or {}
+    """The printed pool against the planner's, else bytes by tokens against what a token should cost."""
+    prediction = view.prediction or {}
+    planned = (prediction.get("pool") or {}).get("log_line_tokens_range")
+    if planned:
+        return [_against_plan(pool, *planned)]
+    kv: dict[str, Any] = prediction.get("kv") or {}
     per_token = kv.get("bytes_per_token_per_gpu")
     room = pool.get("bytes") or (_room(available) if available is not None else None)
     if not per_token or not room or room <= 0:
         return []
-    tokens = pool.get("tokens")
-    measured = room / tokens
+    measured = room / pool.get("tokens")
     facts = {
         "predicted_bytes_per_token": Quantity(per_token, "B"),
         "printed_bytes_per_token": Quantity(round(measured), "B"),
     }
-    off = measured / per_token - 1
-    said = f"{whole(measured)} B a token by the log ({size(room)} / {whole(tokens)} tokens)"
-    if abs(off) <= _AGREE:
-        text = f"The model's configuration agrees with the log: {whole(per_token)} B a token predicted, {said}."
+    said = f"{whole(measured)} B a token by the log ({size(room)} / {whole(pool.get('tokens'))} tokens)"
+    if abs(measured / per_token - 1) <= _AGREE:
+        text = (
+            f"The model's configuration agrees with the log: {whole(per_token)} B a token predicted, {said}."
+        )
         return [Observation(id="model_agrees", text=text, facts=facts)]
+    told = f"{whole(per_token)} B a token predicted ({kv.get('layout')}, cache {kv.get('dtype_k')}), {said}"
+    return [_disagreement(told, measured / per_token - 1, facts)]
+
+
+def _against_plan(pool: Event, low: int, high: int) -> Observation:
+    tokens = pool.get("tokens")
+    facts = {
+        "predicted_tokens_low": Quantity(low, "tokens"),
+        "predicted_tokens_high": Quantity(high, "tokens"),
+        "printed_tokens": Quantity(tokens, "tokens"),
+    }
+    span = f"{whole(low)} to {whole(high)} tokens" if low != high else f"{whole(low)} tokens"
+    said = f"{span} predicted for the bytes that the log names, {whole(tokens)} printed [{_place(pool)}]"
+    if low <= tokens <= high:
+        text = f"The model's configuration agrees with the log: {said}."
+        return Observation(id="model_agrees", text=text, facts=facts)
+    return _disagreement(said, tokens / max(1, high if tokens > high else low) - 1, facts)
+
+
+def _disagreement(said: str, off: float, facts: dict[str, Quantity]) -> Observation:
     text = (
-        f"The model's configuration and the log disagree by {percent(abs(off))}: {whole(per_token)} B a token predicted "
-        f"({kv.get('layout')}, cache {kv.get('kv_dtype')}), {said}. Either it is another model, another cache type or "
-        "parallel split, or the engine pads its blocks or counts them per group."
+        f"The model's configuration and the log disagree by {percent(abs(off))}: {said}. Either it is "
+        "another model, another cache type or parallel split, or the engine pads its blocks or counts apart."
     )
-    return [Observation(id="model_disagrees", text=text, facts=facts)]
+    return Observation(id="model_disagrees", text=text, facts=facts)
 
 
 def _room(event: Event) -> Any:
-    return event.get("available") or event.get("kv") or event.get("bytes")
+    return event.get("bytes") or event.get("kv")
 
 
 def _place(event: Event) -> str:

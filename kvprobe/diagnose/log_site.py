@@ -57,6 +57,8 @@ def site_of(view: LogView, event: Event) -> Site:
     frames = _frames(view, event, event.line)
     if not _told(frames) and event.last_line is not None:
         frames = _frames(view, event, event.last_line) or frames
+    if not _told(frames):
+        frames = _following(view, event) or frames
     sites = frozenset(str(f.get("site")) for f in frames)
     phase = next((p for s, p in _PHASE_OF if s in sites), None)
     engine = next((f.engine for f in frames if f.engine), None) or view.engine
@@ -83,6 +85,19 @@ def _frames(view: LogView, event: Event, at: int) -> list[Event]:
     return own if _told(own) else found
 
 
+def _following(view: LogView, event: Event) -> list[Event]:
+    """A logger that prints an exception before its traceback: the frames come below."""
+    found: list[Event] = []
+    for e in view.events:
+        if e.source != event.source or e.line <= event.line or not _perhaps_same(e, event):
+            continue
+        if e.line - event.line > _REACH_LINES or e.name in _BOUNDARY or e.name == "engine_start":
+            break
+        if e.name == "frame" and e.provenance != "quoted":
+            found.append(e)
+    return found if _told(found) else []
+
+
 def _told(frames: list[Event]) -> bool:
     tells = {site for site, _ in _PHASE_OF}
     return any(f.get("site") in tells for f in frames)
@@ -91,6 +106,10 @@ def _told(frames: list[Event]) -> bool:
 def _place(e: Event, line: int) -> int:
     """Where a repeated line stood last before `line`: it belongs to each traceback that printed it."""
     return e.last_line if e.last_line is not None and e.last_line <= line else e.line
+
+
+def _perhaps_same(a: Event, b: Event) -> bool:
+    return _same(a, b) or (a.pid is None and a.rank is None)
 
 
 def _same(a: Event, b: Event) -> bool:

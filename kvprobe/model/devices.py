@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from kvprobe.errors import Problem, UsageError
-from kvprobe.model.device_table import ROWS, Row
+from kvprobe.model.device_table import TABLE, WHITE_PAPERS
 
 GIB = 1 << 30
 _UNITS = {"GiB": GIB, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "TiB": 1 << 40, "TB": 10**12}
@@ -25,6 +25,7 @@ _FORM = frozenset(("sxm", "pcie", "hbm", "nvl"))
 """Words of a board's form, which drivers print and the table names only where they change something."""
 _MAX_NAME_CHARS = 100
 _TERA = 1e12
+_PEAKS = ("bf16", "fp8", "fp4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,35 +123,41 @@ def _key(text: str) -> tuple[str, ...]:
 @cache
 def _catalogue() -> tuple[tuple[frozenset[tuple[str, ...]], Device], ...]:
     """Each device with the keys that name it exactly."""
-    return tuple((_keys(row), _device(row)) for row in ROWS)
+    lines = [line for line in TABLE.splitlines() if line and not line.startswith("#")]
+    return tuple(_row([cell.strip() for cell in line.split("|")]) for line in lines)
 
 
-def _keys(row: Row) -> frozenset[tuple[str, ...]]:
-    return frozenset(_key(spelling) for spelling in (row[0], *row[1].split(",")) if spelling)
-
-
-def _device(row: Row) -> Device:
-    name, _, marketed, reported_gib, smi_mib, bandwidth, bf16, fp8, fp4, source = row
-    memory, memory_source = _memory(marketed, reported_gib, smi_mib)
-    peaks = {"bf16": bf16, "fp8": fp8, "fp4": fp4}
-    return Device(
+def _row(cells: list[str]) -> tuple[frozenset[tuple[str, ...]], Device]:
+    """One line of the table: its keys and its device."""
+    name, spellings, marketed, reported, smi, bandwidth, *peaks, source = cells
+    memory, memory_source = _memory(marketed, reported, smi)
+    found = Device(
         name=name,
         memory_bytes=memory,
         memory_source=memory_source,
         marketed=marketed,
-        bandwidth_bytes_per_s=None if bandwidth is None else bandwidth * 1e9,
-        peak_flops={dtype: peak * _TERA for dtype, peak in peaks.items() if peak is not None},
-        source=source,
+        bandwidth_bytes_per_s=float(bandwidth) * 1e9 if bandwidth else None,
+        peak_flops={
+            dtype: float(peak) * _TERA
+            for dtype, peak in zip(("bf16", "fp8", "fp4"), peaks, strict=True)
+            if peak
+        },
+        source=WHITE_PAPERS.get(source, f"vendor's data sheet: {source}"),
         unified_memory="unified" in marketed,
     )
+    keys = frozenset(_key(spelling) for spelling in (name, *spellings.split(",")) if spelling.strip())
+    return keys, found
 
 
-def _memory(marketed: str, reported_gib: float | None, smi_mib: int | None) -> tuple[int, str]:
+def _memory(marketed: str, reported: str, smi: str) -> tuple[int, str]:
     """Bytes, and what figure they are: the runtime's total, nvidia-smi's, or the marketed one."""
-    if reported_gib is not None:
-        return round(reported_gib * GIB), f"{reported_gib} GiB, the total that engines print (CUDA or ROCm)"
-    if smi_mib is not None:
-        return smi_mib << 20, f"{smi_mib} MiB, the total of nvidia-smi; engines see somewhat less"
+    if reported.endswith("?"):
+        total = reported.removesuffix("?")
+        return round(float(total) * GIB), f"about {total} GiB as commonly reported, not checked against a log"
+    if reported:
+        return round(float(reported) * GIB), f"{reported} GiB, the total that engines print (CUDA or ROCm)"
+    if smi:
+        return int(smi) << 20, f"{smi} MiB, the total of nvidia-smi; engines see somewhat less"
     number = int(marketed.split()[0])
     return number * 10**9, f"marketed as {marketed}; what the driver reports is not known"
 

@@ -43,6 +43,14 @@ class KVDtype:
 
         Raises UsageError when the vector is no whole number of groups: no engine stores such a cache.
         """
+        if self.name == "fp8_ds_mla":
+            raise UsageError(
+                Problem(
+                    code="kv_dtype_layout",
+                    message="fp8_ds_mla is a format of MLA latents, and this model keeps K and V heads",
+                    fix="use --kv-dtype fp8",
+                )
+            )
         if elements % self.group_elements:
             raise UsageError(
                 Problem(

@@ -23,7 +23,6 @@ _NESTED = (
     "language_config",
     "thinker_config",
     "language_model_config",
-    "decoder",
 )
 _MAX_LEVELS = 3
 _ENCODERS = frozenset(

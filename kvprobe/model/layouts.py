@@ -12,9 +12,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from kvprobe.errors import Problem, UsageError
 from kvprobe.model.dtypes import FP32_BYTES, KVDtype, element_bytes
 from kvprobe.model.spec import Attention, Latent, Layer, Mixer, ModelSpec, State, StatePart
+from kvprobe.model.stages import drafts, stage_layers, stage_sizes
+
+__all__ = [
+    "Part",
+    "attention_bytes_per_token",
+    "bytes_at",
+    "drafts",
+    "early_bytes_per_token",
+    "growing_bytes_per_token",
+    "heads_per_rank",
+    "indexer_bytes",
+    "latent_bytes_per_token",
+    "layer_bytes_per_token",
+    "layer_cross_bytes",
+    "layer_state_bytes",
+    "layout_name",
+    "parts",
+    "stage_layers",
+    "stage_sizes",
+    "state_bytes_per_request",
+    "state_part_bytes",
+    "tp_problem",
+]
 
 _INDEXER_GROUP = 128
 """Elements of the sparse indexer's fp8 key that share one fp32 scale."""
@@ -152,57 +174,6 @@ def layer_cross_bytes(
     return per_token * (encoder_tokens or 0)
 
 
-def stage_sizes(layers: int, pp: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage, as vLLM's `get_pp_indices` cuts them.
-
-    Remaining layers go to the stages before the last, from the back: the first and the last stage also
-    hold the embedding and the head. Raises UsageError when there are more stages than layers.
-    """
-    if not 1 <= pp <= layers:
-        raise UsageError(
-            Problem(
-                code="pp_too_large",
-                message=f"{layers} layers cannot be cut into {pp} pipeline stages",
-                fix=f"use --pp between 1 and {layers}",
-            )
-        )
-    sizes = [layers // pp] * pp
-    for back in range(2, layers % pp + 2):
-        sizes[-back] += 1
-    return tuple(sizes)
-
-
-def stage_layers(spec: ModelSpec, *, pp: int, stage: int, draft_layers: int = 0) -> tuple[Layer, ...]:
-    """Layers of one pipeline stage; `draft_layers` layers of speculation join the last one (row 15).
-
-    The draft is the model's own where it ships one (MTP); otherwise each draft layer is taken to have
-    the geometry of the model's last layer with a growing cache (EAGLE heads are built so).
-    """
-    sizes = stage_sizes(len(spec.layers), pp)
-    first = sum(sizes[:stage])
-    own = spec.layers[first : first + sizes[stage]]
-    if draft_layers and stage == pp - 1:
-        own += drafts(spec, draft_layers)
-    return own
-
-
-def drafts(spec: ModelSpec, count: int) -> tuple[Layer, ...]:
-    """`count` draft layers: those that ship with the model, repeated or cut to that number."""
-    growing = [layer for layer in spec.owning() if _grows(layer)]
-    pattern = spec.draft_layers or tuple(growing[-1:])
-    if not pattern:
-        return ()
-    start = len(spec.layers)
-    return tuple(replace(pattern[i % len(pattern)], index=start + i, shares_with=None) for i in range(count))
-
-
-def _grows(layer: Layer) -> bool:
-    return any(
-        isinstance(mixer, Latent) or (isinstance(mixer, Attention) and mixer.kind == "full")
-        for mixer in layer.mixers
-    )
-
-
 _STATE_NAMES = {
     "gated_delta_net": "gated delta net",
     "mamba2": "Mamba-2",
@@ -210,6 +181,7 @@ _STATE_NAMES = {
     "lightning": "lightning attention",
     "short_conv": "short convolution",
     "rwkv": "RWKV",
+    "rg_lru": "gated linear recurrence",
 }
 
 

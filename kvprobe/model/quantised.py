@@ -31,3 +31,17 @@ def _method(part: Mapping[str, object]) -> str:
     if isinstance(bits, int) and not isinstance(bits, bool) and 0 < bits <= 16:
         return f"{name} {bits}-bit"
     return name
+
+
+def kv_cache_scheme(config: Mapping[str, object]) -> str | None:
+    """The cache format that a quantised checkpoint asks for; null when it asks for none."""
+    part = config.get("quantization_config")
+    if not isinstance(part, dict):
+        return None
+    scheme, algorithm = part.get("kv_cache_scheme"), part.get("kv_cache_quant_algo")
+    if isinstance(algorithm, str) and algorithm:
+        return algorithm[:20].lower()
+    if isinstance(scheme, dict):
+        bits = scheme.get("num_bits")
+        return "fp8" if bits == 8 and scheme.get("type") == "float" else f"{str(bits)[:4]}-bit"
+    return None

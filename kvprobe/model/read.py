@@ -15,7 +15,7 @@ from kvprobe.model.config_file import read_json_object
 from kvprobe.model.families.geometry import POSITIONS, Reading
 from kvprobe.model.fields import MAX_TOKENS, Fields
 from kvprobe.model.language_part import find_language_part
-from kvprobe.model.quantised import quantization_name
+from kvprobe.model.quantised import kv_cache_scheme, quantization_name
 from kvprobe.model.spec import ModelSpec
 
 _DTYPES = {
@@ -105,6 +105,12 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str) -
     fields = part.fields
     reading = part.family.read(fields)
     _no_empty(reading, fields)
+    scheme = kv_cache_scheme(config)
+    if scheme is not None:
+        fields.assume(
+            f"the checkpoint asks for a {scheme} KV cache, which some engines take for `auto`: "
+            "give --kv-dtype to be sure"
+        )
     outer = fields if not part.multimodal else Fields(config, source=source, assumptions=fields.assumptions)
     return ModelSpec(
         name=name,

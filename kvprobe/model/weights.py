@@ -1,4 +1,4 @@
-"""Bytes of a model's weights, from headers alone: what the files hold, not what a parameter count suggests."""
+"""Bytes of a model's weights, from headers alone: what the files hold, not what a count suggests."""
 
 from __future__ import annotations
 

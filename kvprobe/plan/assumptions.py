@@ -21,7 +21,8 @@ def assumptions_of(solution: Solution) -> list[str]:
         found += solution.pool.assumptions
     if request.shared_prefix_tokens:
         found.append(
-            f"the first {whole(request.shared_prefix_tokens)} tokens of every request are the same and stay cached"
+            f"the first {whole(request.shared_prefix_tokens)} tokens of every request are the "
+            "same and stay cached"
         )
     if request.ranks > 1 and request.weights is None and spec.weight_bytes is not None:
         found.append(f"weights are split evenly over {request.ranks} GPUs")

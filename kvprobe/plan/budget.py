@@ -14,67 +14,12 @@ releases do not), `config/cache.py` (utilisation 0.9 up to 0.19, 0.92 from 0.20)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
 
 from kvprobe.plan.pool import ByteRange
 from kvprobe.plan.request import PlanRequest
 from kvprobe.plan.sizes import GIB
-
-Source = Literal["measured", "config", "user", "default", "table"]
-_TRUST: tuple[Source, ...] = ("default", "table", "config", "measured", "user")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """One line of the budget. `value` null: `reason` says why. `banded`: a range of what is usual, with no
-    number inside it that would be better than another."""
-
-    value: ByteRange | None = None
-    source: Source = "default"
-    banded: bool = False
-    ratio: float | None = None
-    note: str | None = None
-    reason: str | None = None
-
-    @property
-    def nominal(self) -> int | None:
-        return None if self.value is None or self.banded else self.value.nominal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """The waterfall. `kv` is per GPU; below zero it is kept as it is: it says how much is missing."""
-
-    total: Term
-    utilisation: Term
-    weights: Term
-    non_torch: Term
-    activation_peak: Term
-    graphs: Term
-    fixed: Term
-    margin: Term
-    kv: Term
-    rule: str = ""
-    free: Term = field(default_factory=Term)
-
-    NAMES = (
-        "total",
-        "utilisation",
-        "weights",
-        "non_torch",
-        "activation_peak",
-        "graphs",
-        "fixed",
-        "margin",
-        "kv",
-    )
-
-    def terms(self) -> Iterable[tuple[str, Term]]:
-        return ((name, getattr(self, name)) for name in self.NAMES)
+from kvprobe.plan.terms import Budget, Source, Term, difference, scaled, weakest
 
 
 def _gib(lo: float, hi: float) -> ByteRange:
@@ -87,7 +32,10 @@ _ACTIVATION_NOTE = (
     "vision profiling, engine); read it from a start's log and give --activation-peak"
 )
 GRAPHS_BAND = _gib(0.0, 2.0)
-_GRAPHS_NOTE = "CUDA graphs count inside the budget from 0.20; usual sizes, read `Estimated CUDA graph memory` and give --graphs"
+_GRAPHS_NOTE = (
+    "CUDA graphs count inside the budget from 0.20; usual sizes, read `Estimated CUDA graph "
+    "memory` and give --graphs"
+)
 
 
 def budget_of(request: PlanRequest) -> Budget:
@@ -128,7 +76,7 @@ class _Terms:
     def formula(self) -> Budget:
         total, weights = self.total(), self.weights()
         fixed, margin = self.fixed(banded=True), self.margin()
-        kv = _difference(total, [weights, fixed, margin])
+        kv = difference(total, [weights, fixed, margin])
         return self._made("total - weights - fixed - margin", total, weights, kv, fixed=fixed, margin=margin)
 
     def rest(self) -> Budget:
@@ -152,7 +100,7 @@ class _Terms:
         total = self.total()
         allowed = self._share(total, share, True)
         fixed = self.fixed(banded=True)
-        kv = _difference(allowed, [self.weights(), fixed])
+        kv = difference(allowed, [self.weights(), fixed])
         return self._made(
             "total x utilisation - weights - fixed",
             total,
@@ -169,11 +117,11 @@ class _Terms:
         rule = "free after load - total x (1 - mem_fraction_static)"
         if self.request.free_memory is not None and total.value is not None:
             free = Term(value=self.request.free_memory, source="user", note="free after the model is loaded")
-            kept = _scaled(total, Fraction(1) - Fraction(str(share)))
-            kv = _difference(free, [kept])
+            kept = scaled(total, Fraction(1) - Fraction(str(share)))
+            kv = difference(free, [kept])
             return self._made(rule, total, weights, kv, utilisation=allowed, free=free)
         non_torch = self.non_torch()
-        kv = _difference(allowed, [weights, non_torch])
+        kv = difference(allowed, [weights, non_torch])
         return self._made(rule, total, weights, kv, utilisation=allowed, non_torch=non_torch)
 
     def share_of_free(self) -> Budget:
@@ -188,10 +136,10 @@ class _Terms:
         else:
             fixed = self.fixed(banded=False) if request.overhead is not None else self.none
             non_torch = self.non_torch() if request.overhead is None else self.none
-            free = _difference(total, [weights, *(t for t in (fixed, non_torch) if t is not self.none)])
+            free = difference(total, [weights, *(t for t in (fixed, non_torch) if t is not self.none)])
         source: Source = "user" if request.kv_fraction is not None else "default"
         allowed = Term(source=source, ratio=share, note=f"{name}: of the memory that is free after load")
-        kv = _scaled(free, Fraction(str(share)))
+        kv = scaled(free, Fraction(str(share)))
         return self._made(
             f"free after load x {name}",
             total,
@@ -268,7 +216,7 @@ class _Terms:
         lo = sum(t.value.lo for t in pieces if t.value is not None)
         hi = sum(t.value.hi for t in pieces if t.value is not None)
         banded = any(t.banded for t in pieces)
-        source = _weakest(pieces)
+        source = weakest(pieces)
         return Term(
             value=ByteRange(lo, hi),
             source=source,
@@ -321,7 +269,7 @@ class _Terms:
         else:
             fixed, non_torch, peak = self.none, self.non_torch(), self.activation()
         off = [t for t in (weights, non_torch, peak, graphs, fixed) if t.value is not None or t is weights]
-        kv = _difference(allowed, off)
+        kv = difference(allowed, off)
         return Budget(
             total=total,
             utilisation=allowed,
@@ -343,9 +291,9 @@ class _Terms:
         )
 
     def _share(self, total: Term, share: float, given: bool) -> Term:
-        scaled = _scaled(total, Fraction(str(share)))
+        allowed = scaled(total, Fraction(str(share)))
         source: Source = "user" if given else "default"
-        return Term(value=scaled.value, source=source, ratio=share, reason=scaled.reason)
+        return Term(value=allowed.value, source=source, ratio=share, reason=allowed.reason)
 
     def _sglang_fraction(self, total: Term) -> tuple[float, bool]:
         """`mem_fraction_static` as given, or as SGLang 0.5 works it out from the size of the card.
@@ -368,32 +316,3 @@ class _Terms:
         if card_mib > 60 * 1024:
             reserved = max(reserved, 10 * 1024)
         return max(0.1, round((card_mib - reserved) / card_mib, 3)), False
-
-
-def _scaled(term: Term, share: Fraction) -> Term:
-    value = term.value
-    if value is None:
-        return term
-    exact = None if value.exact is None else math.floor(value.exact * share)
-    lo, hi = math.floor(value.lo * share), math.floor(value.hi * share)
-    return Term(value=ByteRange(lo, hi, exact), source=term.source, banded=term.banded)
-
-
-def _difference(whole: Term, parts: list[Term]) -> Term:
-    """`whole` less `parts`: a range when any of them is one, null when any of them is not known."""
-    terms = [whole, *parts]
-    missing = next((t.reason for t in terms if t.value is None), None)
-    if whole.value is None or missing is not None or any(t.value is None for t in parts):
-        return Term(reason=missing or "a term of the budget is not known")
-    taken = [t.value for t in parts if t.value is not None]
-    lo = whole.value.lo - sum(v.hi for v in taken)
-    hi = whole.value.hi - sum(v.lo for v in taken)
-    exact = None
-    if whole.value.exact is not None and all(v.exact is not None for v in taken):
-        exact = whole.value.exact - sum(v.exact or 0 for v in taken)
-    return Term(value=ByteRange(lo, hi, exact), source=_weakest(terms), banded=any(t.banded for t in terms))
-
-
-def _weakest(terms: Iterable[Term]) -> Source:
-    """The least certain of the sources: a sum is no better known than its worst term."""
-    return min((t.source for t in terms if t.value is not None), key=_TRUST.index, default="default")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kvprobe.model.spec import ModelSpec
 from kvprobe.plan import document as d
 from kvprobe.plan.assumptions import assumptions_of
-from kvprobe.plan.budget import Budget, Term
 from kvprobe.plan.concurrency import Capacity, Spread
 from kvprobe.plan.flags import write
 from kvprobe.plan.flags.recommend import Advice, advise
@@ -16,7 +15,8 @@ from kvprobe.plan.pool import ByteRange, Pool
 from kvprobe.plan.price import cost_of
 from kvprobe.plan.request import PlanRequest
 from kvprobe.plan.solve import Solution, solve
-from kvprobe.plan.verdict import shortfall_of, verdict_of
+from kvprobe.plan.terms import Budget, Term
+from kvprobe.plan.verdict import binding, shortfall_of, verdict_of
 from kvprobe.plan.warnings import warnings_of
 from kvprobe.plan.waste import waste_of
 from kvprobe.plan.what_if import what_ifs
@@ -221,10 +221,16 @@ def _concurrency(solution: Solution, reasons: dict[str, str]) -> d.ConcurrencyPa
     if spread is None:
         reasons["concurrency.distribution"] = _why_no_count(solution, None, "distribution")
     return d.ConcurrencyPart(
-        **shown,
-        **ranges,
+        mean=shown["mean"],
+        p50=shown["p50"],
+        p95=shown["p95"],
+        max=shown["max"],
+        mean_range=ranges["mean_range"],
+        p50_range=ranges["p50_range"],
+        p95_range=ranges["p95_range"],
+        max_range=ranges["max_range"],
         distribution=None if spread is None else _distribution(solution, spread, low, high),
-        binds=solution.safe_capacity.binds,
+        binds=binding(solution),
         cap=held.cap,
         cap_name=held.cap_name,
         shortfall=shortfall_of(solution),

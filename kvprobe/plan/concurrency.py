@@ -146,25 +146,18 @@ def capacity_of(
 
     if lengths is None:
         longest = None if context_tokens is None else at(context_tokens)
-        return Capacity(
-            max=longest,
-            cap=cap,
-            cap_name=cap_name,
-            resources=resources,
-            binds=_binds(resources, context_tokens, cap, cap_name),
-        )
-    spread = None
-    if pool.num_blocks is not None or pool.holds is not None or pool.tokens is not None:
-        spread = spread_of(resources, lengths, preemption_probability, cap, curve=curve, cells=cells)
+        binds = _binds(resources, context_tokens, cap, cap_name)
+        return Capacity(max=longest, cap=cap, cap_name=cap_name, resources=resources, binds=binds)
+    mean_tokens = round(lengths.mean_tokens)
     return Capacity(
-        mean=at(round(lengths.mean_tokens)),
+        mean=at(mean_tokens),
         p50=at(lengths.p50_tokens),
         p95=at(lengths.p95_tokens),
         max=at(lengths.max_tokens),
-        spread=spread,
+        spread=spread_of(resources, lengths, preemption_probability, cap, curve=curve, cells=cells),
         cap=cap,
         cap_name=cap_name,
-        binds=_binds(resources, round(lengths.mean_tokens), cap, cap_name),
+        binds=_binds(resources, mean_tokens, cap, cap_name),
         resources=resources,
     )
 

@@ -259,7 +259,7 @@ class CostPart(msgspec.Struct, kw_only=True):
 
 
 class PlanDocument(msgspec.Struct, kw_only=True):
-    """One model's plan. `models` is empty for one model; for several it holds every plan, the first included."""
+    """One model's plan. `models` is empty for one model; for several it holds every plan, the first too."""
 
     fits: bool | None
     verdict: str

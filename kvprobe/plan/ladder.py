@@ -28,6 +28,8 @@ _FLAG = {
     "lmdeploy": "--cache-max-entry-count",
 }
 MOST_RUNGS = 5
+MOST_SHARE = 0.97
+"""Above this share no start is stable: the context, the display and the allocator need the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Rung:
 
 
 def smallest_utilisation(solution: Solution, tokens: int) -> float | None:
-    """The smallest share, in hundredths, at which one request of `tokens` tokens fits; above 1 when none does."""
+    """The smallest share, in hundredths, at which one request of `tokens` fits; above 1 when none does."""
     budget, request = solution.budget, solution.request
     total, kv = budget.total.value, budget.kv.value
     if request.engine != "vllm" or request.available_kv is not None or total is None or kv is None:
@@ -70,7 +72,9 @@ def ladder(solution: Solution) -> tuple[Rung, ...]:
     ):
         return ()
     present = solution.budget.utilisation.ratio or 0.9
-    values = sorted({present, *(rung for rung in _RUNGS if rung > present)})
+    least = smallest_utilisation(solution, solution.wanted_tokens())
+    first = present if least is None or not present < least <= MOST_SHARE else least
+    values = sorted({first, *(rung for rung in _RUNGS if rung > first)})
     rungs = [_rung(request, engine, value, total.nominal) for value in values]
     found = [rung for rung in rungs if rung is not None and rung.kv_bytes > 0]
     return tuple(_with_checks(found[:MOST_RUNGS]))
@@ -96,10 +100,19 @@ def _rung(request: PlanRequest, engine: str, value: float, total: int) -> Rung |
 
 def _with_checks(rungs: list[Rung]) -> list[Rung]:
     checks = (
-        "start it and compare the cache size in its log with this row; a smaller one means a term of the budget is larger",
-        "send one request of the longest kind, then the P95 load for ten minutes: no out-of-memory error, no preemption",
+        (
+            "start it and compare the cache size in its log with this row; a smaller one means a "
+            "term of the budget is larger"
+        ),
+        (
+            "send one request of the longest kind, then the P95 load for ten minutes: no "
+            "out-of-memory error, no preemption"
+        ),
         "send the longest prompts together: free memory (nvidia-smi) stays above 0.5 GiB at the peak",
-        "run for an hour, restart once under load; other processes of the card count: stay here if anything failed",
+        (
+            "run for an hour, restart once under load; other processes of the card count: stay "
+            "here if anything failed"
+        ),
     )
     out = []
     for number, rung in enumerate(rungs):

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import NormalDist
 
 from kvprobe.errors import Problem, UsageError
@@ -20,7 +20,10 @@ STEPS = 2_000
 """Points that stand for a distribution given by formula: each carries 1/2000 of the requests."""
 MAX_TOKENS = 2**40
 _Z = NormalDist()
-_FIX = "give fixed:4096, p50=1000,p95=8000,max=32000, lognormal:median=1000,p95=8000, uniform:100-4000, a trace or a run"
+_FIX = (
+    "give fixed:4096, p50=1000,p95=8000,max=32000, lognormal:median=1000,p95=8000, "
+    "uniform:100-4000, a trace or a run"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +180,7 @@ def _quantiles(spec: str, rest: str) -> Lengths:
     if not knots:
         raise _bad(spec, "names no quantile", "write p50=1000,p95=8000,max=32000")
     values = [shortest, *(v for _, v in knots), *([longest] if longest is not None else [])]
-    if any(a > b for a, b in zip(values, values[1:], strict=False)):
+    if any(a > b for a, b in pairwise(values)):
         raise _bad(spec, "has quantiles that fall: a higher one is a longer request", "order them")
     notes = [_between(knots, longest)]
     return _sampled(spec, _through(knots, shortest, longest), notes, named)
@@ -234,7 +237,7 @@ def _sampled(
     assumptions: Sequence[str],
     named: dict[str, float] | None = None,
 ) -> Lengths:
-    """The distribution at even steps of its quantile function; named quantiles are kept as they were given."""
+    """The distribution at even steps of its quantile function; named quantiles stay as given."""
     points = [max(1, round(quantile((i + 0.5) / STEPS))) for i in range(STEPS)]
     found = from_counts(spec, "user", ((t, 1.0) for t in points), None, assumptions)
     given = named or {}

@@ -9,8 +9,7 @@ rule, which a `Pool` carries as its `reservation`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 IntRange = tuple[int, int]
 FloatRange = tuple[float, float]
@@ -86,12 +85,6 @@ class EngineOptions:
     gpu_name: str | None = None
 
 
-class Reservation(Protocol):
-    """The rule of one engine: blocks that one request of so many tokens holds at its end."""
-
-    def __call__(self, tokens: int) -> int: ...
-
-
 def _no_blocks(tokens: int) -> int:
     """The rule of a pool without blocks: each request takes one share of it."""
     return 1 if tokens > 0 else 0
@@ -148,6 +141,19 @@ class Pool:
     @property
     def num_groups(self) -> int | None:
         return None if self.groups is None else sum(self.groups)
+
+    def at_length(self, max_model_len: int | None) -> Pool:
+        """This pool with the concurrency of engines that divide its tokens by the longest request."""
+        if not max_model_len or self.tokens is None or self.tokens_range is None:
+            return replace(self, max_model_len=max_model_len)
+        low, high = self.tokens_range
+        return replace(
+            self,
+            max_model_len=max_model_len,
+            max_concurrency=self.tokens / max_model_len,
+            max_concurrency_range=(low / max_model_len, high / max_model_len),
+            blocks_per_request=self.reservation(max_model_len),
+        )
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks of one request of `tokens` tokens, over all groups, as this engine reserves them."""

@@ -15,7 +15,7 @@ def per_million(per_hour: float, tokens_per_s: float) -> float:
 
 
 def cost_of(solution: Solution) -> CostPart | None:
-    """Null without --price-per-hour. A plan knows memory, not speed: the price of tokens needs a measured one."""
+    """Null without --price-per-hour. A plan knows memory, not speed: that of tokens is measured."""
     request = solution.request
     if request.price_per_hour is None:
         return None

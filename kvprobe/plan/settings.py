@@ -85,11 +85,10 @@ class _Reader:
             return None
         option = _option(name)
         if isinstance(value, int) and not isinstance(value, bool):
-            return (
-                ByteRange.of(value)
-                if value >= 0
-                else self._bad(option, f"{value} bytes", "a size of 0 or more")
-            )
+            if value >= 0:
+                return ByteRange.of(value)
+            self._bad(option, f"{value} bytes", "a size of 0 or more")
+            return None
         parse = parse_exact if exact else parse_size
         return self.attempt(lambda: parse(str(value), option))
 
@@ -99,7 +98,8 @@ class _Reader:
             return None
         text = str(value).strip().replace("_", "")
         if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
-            return self._bad(_option(name), f"`{value}`", f"a whole number from {least} to {most}")
+            self._bad(_option(name), f"`{value}`", f"a whole number from {least} to {most}")
+            return None
         return int(text)
 
     def number(self, name: str, low: float, high: float, what: str) -> float | None:
@@ -111,13 +111,17 @@ class _Reader:
             found = float(value)
         except ValueError:
             found = float("nan")
-        return found if low < found <= high else self._bad(_option(name), f"`{value}`", what)
+        if low < found <= high:
+            return found
+        self._bad(_option(name), f"`{value}`", what)
+        return None
 
     def word(self, name: str, known: tuple[str, ...]) -> str | None:
         value = getattr(self.settings, name)
         if value is None or value in known:
             return None if value is None else str(value)
-        return self._bad(_option(name), f"`{value}`", f"one of: {', '.join(known)}")
+        self._bad(_option(name), f"`{value}`", f"one of: {', '.join(known)}")
+        return None
 
     def attempt(self, read: Callable[[], T]) -> T | None:
         try:
@@ -128,7 +132,6 @@ class _Reader:
 
     def _bad(self, option: str, got: str, wanted: str) -> None:
         self.problems.append(Problem("bad_value", f"{option}: {got} is not {wanted}", f"write {wanted}"))
-        return None
 
 
 def _option(name: str) -> str:

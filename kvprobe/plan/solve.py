@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kvprobe.plan.budget import Budget, budget_of
+from kvprobe.plan.budget import budget_of
 from kvprobe.plan.concurrency import (
     Capacity,
     Resource,
@@ -24,9 +24,13 @@ from kvprobe.plan.kv_cost import KVCost, kv_cost
 from kvprobe.plan.lengths import Lengths
 from kvprobe.plan.pool import ByteRange, Pool
 from kvprobe.plan.request import PlanRequest
+from kvprobe.plan.terms import Budget
 
 FULL_UPFRONT = ("llama.cpp",)
 """Engines that take the whole context's memory at the start: what they need decides, not what is left."""
+
+REFUSES_SHORT_POOLS = ("vllm",)
+"""Engines that do not start when one request of the context limit is more than the pool, set or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Solution:
 
     def fits(self) -> bool | None:
         """Does at least one request of the longest kind fit, weights and all? Null when it cannot be said."""
-        if self.pool is None or self.low is None or self.high is None:
+        if self.pool is None or self.low is None or self.high is None or self.budget.kv.value is None:
             return None
         if not self.banded:
             return self._holds_one(self.pool)
@@ -76,10 +80,13 @@ class Solution:
 
     def wanted_tokens(self) -> int:
         """The length that has to fit at all: the longest request expected, else the context limit."""
-        lengths, context = self.request.lengths, self.request.context_tokens()
+        request = self.request
+        lengths, context = request.lengths, request.context_tokens()
         if lengths is not None:
             return lengths.max_tokens if context is None else min(lengths.max_tokens, context)
-        return context or self.request.options.tokens or 1
+        if request.options.max_model_len is None and request.engine not in REFUSES_SHORT_POOLS:
+            return request.options.tokens or 1
+        return context or request.options.tokens or 1
 
     def requests_in(self, pool: Pool, tokens: int) -> int:
         return held_at(resources(self.request, self.cost, pool), tokens)[0]
@@ -90,69 +97,63 @@ def solve(request: PlanRequest, *, curve: bool = True) -> Solution:
 
     Raises UsageError for settings that no engine could run.
     """
-    cost = kv_cost(request.spec, request.options)
+    cost = _cost(request)
     budget = budget_of(request)
     kv = budget.kv.value
-    if kv is None:
-        pool = _pool(request, cost, None)
-        held = _capacity(request, cost, pool, curve) if pool is not None else Capacity()
-        return Solution(
-            request=request,
-            cost=cost,
-            budget=budget,
-            pool=pool,
-            low=pool,
-            high=pool,
-            capacity=held,
-            capacity_low=held,
-            capacity_high=held,
-        )
     pool = _pool(request, cost, kv)
-    ends = (
-        [pool, pool]
-        if kv.lo == kv.hi
-        else [_pool(request, cost, ByteRange.of(end)) for end in (kv.lo, kv.hi)]
-    )
+    if kv is None or pool is None or kv.lo == kv.hi:
+        held = _capacity(request, cost, pool, curve)
+        return _solution(request, cost, budget, (pool, pool, pool), (held, held, held))
+    ends = [_pool(request, cost, ByteRange.of(end)) for end in (kv.lo, kv.hi)]
+    # The curve is drawn once, for the pool that can be relied on.
     middle = _capacity(request, cost, pool, curve and not budget.kv.banded)
-    sides = [
-        middle
-        if side is pool
-        else _capacity(request, cost, side, curve and budget.kv.banded and side is ends[0])
-        for side in ends
-    ]
+    low = _capacity(request, cost, ends[0], curve and budget.kv.banded)
+    high = _capacity(request, cost, ends[1], False)
+    return _solution(request, cost, budget, (pool, *ends), (middle, low, high))
+
+
+def _solution(
+    request: PlanRequest,
+    cost: KVCost,
+    budget: Budget,
+    pools: tuple[Pool | None, ...],
+    held: tuple[Capacity, ...],
+) -> Solution:
+    """Pools and capacities are middle, low, high."""
     return Solution(
         request=request,
         cost=cost,
         budget=budget,
-        pool=pool,
-        low=ends[0],
-        high=ends[1],
-        capacity=middle,
-        capacity_low=sides[0],
-        capacity_high=sides[1],
+        pool=pools[0],
+        low=pools[1],
+        high=pools[2],
+        capacity=held[0],
+        capacity_low=held[1],
+        capacity_high=held[2],
     )
 
 
 def solve_quickly(request: PlanRequest) -> Solution:
     """The same for the amount that can be relied on alone, without ranges and on a coarser grid: what-ifs
     and the ladder compare many of them."""
-    cost = kv_cost(request.spec, request.options)
+    cost = _cost(request)
     budget = budget_of(request)
     kv = budget.kv.value
     amount = None if kv is None else ByteRange.of(kv.lo if budget.kv.banded else kv.nominal)
     pool = _pool(request, cost, amount)
-    held = Capacity() if pool is None else _capacity(request, cost, pool, curve=False, cells=QUICK_CELLS)
-    return Solution(
-        request=request,
-        cost=cost,
-        budget=budget,
-        pool=pool,
-        low=pool,
-        high=pool,
-        capacity=held,
-        capacity_low=held,
-        capacity_high=held,
-    )
+    held = _capacity(request, cost, pool, curve=False, cells=QUICK_CELLS)
+    return _solution(request, cost, budget, (pool, pool, pool), (held, held, held))
+
+
+def _cost(request: PlanRequest) -> KVCost:
+    """The cost as this engine caches the model: some pack a format, or decompress MLA."""
+    if request.engine is None:
+        return kv_cost(request.spec, request.options)
+    from kvprobe.plan.engines import as_cached
+
+    options = dataclasses.replace(request.options, gpu_name=request.gpu)
+    cached = as_cached(request.engine, request.engine_version, request.spec, options)
+    return kv_cost(cached.spec, cached.options)
 
 
 def _pool(request: PlanRequest, cost: KVCost, available: ByteRange | None) -> Pool | None:

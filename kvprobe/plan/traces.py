@@ -143,7 +143,10 @@ def _parquet_lengths(path: Path, spec: str) -> Lengths:
         for p, a, failure, warmup in rows
         if p is not None and a is not None and not failure and not warmup
     ]
-    note = f"{len(kept):,} of {len(rows):,} requests of the run: those that ended well after the warm-up, by the server's own count"
+    note = (
+        f"{len(kept):,} of {len(rows):,} requests of the run: those that ended well after the "
+        "warm-up, by the server's own count"
+    )
     return _counted(iter(kept), "run directory (usage reported by the server)", path, spec, (note,))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvprobe.plan.document import Shortfall
 from kvprobe.plan.solve import Solution
-from kvprobe.summary.units import percent, size, whole
+from kvprobe.summary.units import percent, plural, size, whole
 
 
 def shortfall_of(solution: Solution) -> Shortfall | None:
@@ -23,16 +23,29 @@ def shortfall_of(solution: Solution) -> Shortfall | None:
     return Shortfall(tokens=tokens, blocks=None, bytes=max(0, needed - have))
 
 
+def binding(solution: Solution) -> str | None:
+    """What limits the number of requests: weights that leave nothing, a pool, slots, a setting."""
+    kv = solution.budget.kv.value
+    if kv is not None and (kv.lo if solution.banded else kv.nominal) <= 0:
+        return "weights and work space"
+    return solution.safe_capacity.binds
+
+
 def verdict_of(solution: Solution) -> str:
     """One sentence with the numbers that decide."""
     fits, name = solution.fits(), solution.request.spec.name
-    if solution.pool is None:
-        return f"{name}: {_token(solution)}; what fits is not known: {solution.budget.kv.reason}"
+    if solution.pool is None or solution.budget.kv.value is None:
+        needs = f"; its context needs {size(_needed(solution))}" if _needed(solution) else ""
+        return f"{name}: {_token(solution)}{needs}; what fits is not known: {solution.budget.kv.reason}"
     if fits is None:
         return f"{name} may fit: {_range(solution)}"
     if not fits:
         return f"{name} does not fit: {_missing(solution)}"
     return f"{name} fits: {_held(solution)}"
+
+
+def _needed(solution: Solution) -> int:
+    return 0 if solution.pool is None else solution.pool.needed_bytes or 0
 
 
 def _token(solution: Solution) -> str:
@@ -55,9 +68,10 @@ def _range(solution: Solution) -> str:
     kv = solution.budget.kv.value
     low = size(kv.lo) if kv is not None else "?"
     high = size(kv.hi) if kv is not None else "?"
+    wanted = whole(solution.wanted_tokens())
     return (
-        f"{low} to {high} are left for the KV cache, and one request of {whole(solution.wanted_tokens())} tokens "
-        "fits only in the upper part; measure the terms that are ranges"
+        f"{low} to {high} are left for the KV cache, and one request of {wanted} tokens fits only in the "
+        "upper part; measure the terms that are ranges"
     )
 
 
@@ -70,8 +84,11 @@ def _held(solution: Solution) -> str:
     tokens = f"{at_least}{whole(amount)} tokens of KV cache" if amount is not None else "its states"
     if held.spread is not None:
         chance = percent(held.spread.preemption_probability)
-        return f"{tokens}; {whole(held.spread.max_num_seqs)} requests at once with a chance of preemption of at most {chance}"
+        at_once = plural(held.spread.max_num_seqs, "request")
+        return f"{tokens}; {at_once} at once with a chance of preemption of at most {chance}"
     context = solution.request.context_tokens()
     if held.max is not None and context is not None:
-        return f"{tokens}; {whole(held.max)} requests of {whole(context)} tokens at once"
+        if held.max == 0:
+            return f"{tokens}, less than one request of the context limit of {whole(context)} tokens"
+        return f"{tokens}; {plural(held.max, 'request')} of {whole(context)} tokens at once"
     return tokens

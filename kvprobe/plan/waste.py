@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvprobe.plan.lengths import Lengths
 from kvprobe.plan.pool import Pool
-from kvprobe.plan.solve import Solution
+from kvprobe.plan.solve import FULL_UPFRONT, Solution
 
 TABLE_ENTRY_BYTES = 4
 """A block table holds one int32 a block (vLLM `v1/worker/block_table.py`)."""
@@ -114,13 +114,13 @@ def _null(pool: Pool, reasons: dict[str, str]) -> int | None:
 
 
 def _reserved(solution: Solution, pool: Pool, sequences: int, reasons: dict[str, str]) -> int | None:
-    """Physical less logical bytes of the requests at their mean length (the context limit without lengths)."""
+    """Physical less logical bytes of the requests at their mean length (context limit without lengths)."""
     tokens = _typical(solution)
     if tokens is None:
         reasons["reserved"] = "no length to compute it for"
         return None
     logical = sequences * solution.cost.bytes_at(tokens)
-    if pool.parts_bytes:
+    if pool.parts_bytes and pool.engine in FULL_UPFRONT:
         return max(0, sum(pool.parts_bytes.values()) - logical)
     if pool.num_blocks is None or pool.block_bytes is None:
         reasons["reserved"] = "memory is taken as requests grow: nothing is reserved"

@@ -150,10 +150,10 @@ def _context(request: PlanRequest, solution: Solution) -> Iterator[WhatIf]:
     if context is None or context < 2:
         return
     half = context // 2
-    changes = (
-        {"ctx": half} if request.engine == "llama.cpp" and request.options.ctx else {"max_model_len": half}
-    )
-    options = dataclasses.replace(request.options, **changes)
+    if request.engine == "llama.cpp" and request.options.ctx:
+        options = dataclasses.replace(request.options, ctx=half)
+    else:
+        options = dataclasses.replace(request.options, max_model_len=half)
     changed = dataclasses.replace(request, options=options)
     note = None
     if request.lengths is not None:

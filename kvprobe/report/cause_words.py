@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
@@ -81,7 +82,9 @@ def place(evidence: Evidence) -> str:
 
 def facts_line(facts: dict[str, Quantity]) -> str:
     """`requested 2.34 GiB, free 1.03 GiB`; what is not known is left out."""
-    shown = [_named(name.replace("_", " "), value) for name, value in facts.items() if value.value is not None]
+    shown = [
+        _named(name.replace("_", " "), value) for name, value in facts.items() if value.value is not None
+    ]
     more = f", and {len(shown) - _MOST_FACTS} more" if len(shown) > _MOST_FACTS else ""
     return ", ".join(shown[:_MOST_FACTS]) + more
 
@@ -105,5 +108,5 @@ def quantity(told: Quantity) -> str:
         return percent(value) if 0 <= value <= 1 else f"{value:g}x"
     if unit == "s":
         return seconds(value)
-    number = whole(value) if value == int(value) else f"{value:g}"
+    number = whole(value) if math.isfinite(value) and value == int(value) else f"{value:g}"
     return number if unit in (None, "count") else f"{number} {unit}"

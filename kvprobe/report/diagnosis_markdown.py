@@ -33,7 +33,9 @@ def markdown_of(diagnosis: Diagnosis) -> str:
     blocks += [_secondary(f) for f in findings if f.role == "secondary"]
     ruled_out = [f for f in findings if f.role == "ruled_out"]
     if ruled_out:
-        blocks.append("\n".join(["### Ruled out", "", *(f"- {code(f.cause)}: {words(f.why)}" for f in ruled_out)]))
+        blocks.append(
+            "\n".join(["### Ruled out", "", *(f"- {code(f.cause)}: {words(f.why)}" for f in ruled_out)])
+        )
     if diagnosis.observations:
         blocks.append("\n".join(["### Notes", "", *(f"- {words(o.text)}" for o in diagnosis.observations)]))
     if told := read_words(diagnosis):
@@ -52,7 +54,9 @@ def _primary(finding: Finding) -> str:
     parts = [f"**{finding.confidence.capitalize()}.** {words(finding.why)}"]
     if finding.symptom is not None:
         parts.append(f"Symptom: {words(SYMPTOM_WORDS[finding.symptom])}.")
-    parts.append("### Proof\n\n" + "\n\n".join(_evidence(e) for e in finding.evidence) if finding.evidence else "")
+    parts.append(
+        "### Proof\n\n" + "\n\n".join(_evidence(e) for e in finding.evidence) if finding.evidence else ""
+    )
     parts.append(_list("Look first", finding.check_first))
     parts.append(_list("Remedies, in order", finding.remedy))
     parts.append(_list("What would refute this", finding.would_change_my_mind, ordered=False))
@@ -61,7 +65,10 @@ def _primary(finding: Finding) -> str:
 
 def _secondary(finding: Finding) -> str:
     meaning = CAUSE_WORDS.get(finding.cause, finding.cause)
-    parts = [f"### Also: {words(meaning)}", f"{code(finding.cause)}, {finding.confidence}. {words(finding.why)}"]
+    parts = [
+        f"### Also: {words(meaning)}",
+        f"{code(finding.cause)}, {finding.confidence}. {words(finding.why)}",
+    ]
     parts += [_evidence(e) for e in finding.evidence[:2]]
     parts.append(_list("Remedies", finding.remedy[:2], level=4))
     return "\n\n".join(part for part in parts if part)
@@ -109,6 +116,8 @@ def words(text: object) -> str:
 
 def _escaped(text: str) -> str:
     text = _SPECIAL.sub(r"\\\1", text.replace("`", "'"))
-    text = text.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\@", "@\u200b").replace("\\&", "&amp;")
+    text = (
+        text.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\@", "@\u200b").replace("\\&", "&amp;")
+    )
     # A zero-width mark keeps addresses from becoming links, and numbers from naming somebody's issue.
     return _ISSUE.sub("\\1-\u200b", _LINKS.sub("\\1\u200b\\2", text))

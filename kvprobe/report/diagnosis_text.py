@@ -69,7 +69,12 @@ def _secondary(ink: Ink, finding: Finding, shown: set[tuple[str, int | None]]) -
     """A further cause; evidence that stands above is only named."""
     ink.blank()
     words = CAUSE_WORDS.get(finding.cause, finding.cause)
-    rows: _Rows = [("also", ink.join((words, _STYLE[finding.confidence]), (f" ({finding.cause}, {finding.confidence})", "")))]
+    rows: _Rows = [
+        (
+            "also",
+            ink.join((words, _STYLE[finding.confidence]), (f" ({finding.cause}, {finding.confidence})", "")),
+        )
+    ]
     rows.append(("  why", ink.text(finding.why)))
     new = [e for e in finding.evidence if (e.source, e.line) not in shown]
     if len(new) < len(finding.evidence):
@@ -97,7 +102,8 @@ def _proof(ink: Ink, evidence: Sequence[Evidence], label: str = "proof") -> _Row
 def _steps(ink: Ink, label: str, steps: Sequence[str], *, numbered: bool = True) -> _Rows:
     several = numbered and len(steps) > 1
     return [
-        (label if i == 1 else "", ink.text(f"{i}. {step}" if several else step)) for i, step in enumerate(steps, 1)
+        (label if i == 1 else "", ink.text(f"{i}. {step}" if several else step))
+        for i, step in enumerate(steps, 1)
     ]
 
 
@@ -139,7 +145,9 @@ def read_words(diagnosis: Diagnosis) -> list[str]:
     if read.get("requests") is not None:
         parts += [plural(read["requests"], "request"), plural(read.get("samples") or 0, "sample")]
     if read.get("events") is not None:
-        parts.append(plural(read["events"], "line") + " with facts" if read["events"] != 1 else "1 line with facts")
+        parts.append(
+            plural(read["events"], "line") + " with facts" if read["events"] != 1 else "1 line with facts"
+        )
     sources = read.get("sources") or []
     if len(sources) > 1:
         parts.append(f"{len(sources)} files")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvprobe.diagnose.model import Diagnosis
-from kvprobe.evidence.rundata import RunData
-from kvprobe.summary.build import Summary
 from kvprobe.summary.jsonable import jsonable
+
+if TYPE_CHECKING:  # a diagnosis of logs needs neither runs nor numpy
+    from kvprobe.evidence.rundata import RunData
+    from kvprobe.summary.build import Summary
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -40,6 +42,8 @@ def diagnosis_schema() -> dict[str, Any]:
 
 def run_schema() -> dict[str, Any]:
     """Schema of `kvprobe.run/1`: the summary's fields and what `run_document` adds."""
+    from kvprobe.summary.build import Summary
+
     schema = msgspec.json.schema(Summary)
     diagnosis = msgspec.json.schema(Diagnosis)
     definitions = {**schema.get("$defs", {}), **diagnosis.get("$defs", {})}

@@ -9,7 +9,10 @@ from reference_server.attention.formats import kv_format
 from reference_server.attention.sdpa import SdpaAttention
 from reference_server.attention.store import KVStore
 from reference_server.config import ServerConfig
+from reference_server.errors import ConfigError
 from reference_server.models.shape import LlamaConfig
+from reference_server.native.attention import MOST_DIM, NativeAttention
+from reference_server.native.library import library
 
 
 def make_attention(
@@ -30,4 +33,10 @@ def make_attention(
         device=config.device,
         scale_factor=scale_factor,
     )
+    if config.attention in ("auto", "native") and config.device == "cpu":
+        kernels = library()
+        if kernels is not None and shape.head_dim <= MOST_DIM:
+            return NativeAttention(shape, store, kernels)
+        if config.attention == "native":
+            raise ConfigError("--attention native: there are no kernels in C here; see the log for the reason")
     return SdpaAttention(shape, store)

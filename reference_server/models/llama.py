@@ -17,6 +17,9 @@ from reference_server.attention.backend import AttentionBackend
 from reference_server.models.rope import inverse_frequencies, rotary_table
 from reference_server.models.shape import LlamaConfig
 from reference_server.models.weights import LayerWeights, LlamaWeights, Matrix
+from reference_server.native.attention import NativeAttention, NativePlan
+from reference_server.native.decoder import NativeDecoder
+from reference_server.native.packed import PackedMatrix
 
 __all__ = ["LayerWeights", "LlamaConfig", "LlamaModel", "LlamaWeights", "min_rows"]
 
@@ -53,6 +56,7 @@ class LlamaModel(Generic[PlanT]):
         self.device = weights.embedding.device
         # Matrices in a form of our own are computed row by row; no row needs company.
         self.min_rows = min_rows() if isinstance(weights.head, torch.Tensor) else 1
+        self._decoder = _native_decoder(weights, attention)
         self._local = [config.window(layer) is not None for layer in range(config.layers)]
         self._rotary: dict[bool, Rotary] = {}
         self._positions = 0
@@ -72,6 +76,9 @@ class LlamaModel(Generic[PlanT]):
             inverse, factor = inverse_frequencies(config.head_dim, theta, scaling)
             cos, sin = rotary_table(inverse, factor, self._positions)
             self._rotary[local] = cos.to(self.device), sin.to(self.device)
+        if self._decoder is not None:
+            for layer, local in enumerate(self._local):
+                self._decoder.rotate_by(layer, *self._rotary[local])
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, plan: PlanT, wanted_rows: torch.Tensor
@@ -84,15 +91,22 @@ class LlamaModel(Generic[PlanT]):
         x = F.embedding(tokens, weights.embedding).float()
         if config.embedding_scale != 1.0:
             x = x * config.embedding_scale
-        rotary = {local: (cos[positions], sin[positions]) for local, (cos, sin) in self._rotary.items()}
-        for index, layer in enumerate(weights.layers):
-            x = x + self._attention(index, layer, x, rotary[self._local[index]], plan)
-            x = x + self._mlp(layer, x)
+        x = self._layers(x, positions, plan)
         if not len(wanted_rows):
             return torch.empty(0, config.vocabulary_size, device=x.device)
         last = self._norm(x[wanted_rows], weights.norm)
         last = F.pad(last, (0, 0, 0, max(self.min_rows - len(wanted_rows), 0)))
         return linear(last, weights.head)[: len(wanted_rows)]
+
+    def _layers(self, x: torch.Tensor, positions: torch.Tensor, plan: PlanT) -> torch.Tensor:
+        if self._decoder is not None:
+            assert isinstance(plan, NativePlan)
+            return self._decoder.run(x, plan)
+        rotary = {local: (cos[positions], sin[positions]) for local, (cos, sin) in self._rotary.items()}
+        for index, layer in enumerate(self.weights.layers):
+            x = x + self._attention(index, layer, x, rotary[self._local[index]], plan)
+            x = x + self._mlp(layer, x)
+        return x
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (weight.shape[0],), weight, self.config.norm_eps)
@@ -127,6 +141,12 @@ def linear(x: torch.Tensor, matrix: torch.Tensor | Matrix, bias: torch.Tensor | 
         return F.linear(x, matrix, bias)
     found = matrix.apply(x)
     return found if bias is None else found.add_(bias)
+
+
+def _native_decoder(weights: LlamaWeights, attention: AttentionBackend[PlanT]) -> NativeDecoder | None:
+    """Where both the weights and the KV memory are in the C kernels' form."""
+    packed = isinstance(weights.head, PackedMatrix)
+    return NativeDecoder(weights, attention) if packed and isinstance(attention, NativeAttention) else None
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

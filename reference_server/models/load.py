@@ -13,6 +13,7 @@ from reference_server.models.shape import LlamaConfig
 from reference_server.models.tiny import TINY, random_weights
 from reference_server.models.tokenizer import ByteTokenizer, Tokenizer
 from reference_server.models.weights import LayerWeights, LlamaWeights, Matrix
+from reference_server.native.packed import packed
 
 TINY_NAME = "tiny"
 
@@ -29,7 +30,7 @@ class LoadedModel:
 def load_model(model: str, *, seed: int = 0, device: str = "cpu") -> LoadedModel:
     """Raises `ConfigError` when the directory is none, or holds a model that is not served."""
     if model == TINY_NAME:
-        return LoadedModel(TINY, on_device(random_weights(TINY, seed), device), ByteTokenizer())
+        return LoadedModel(TINY, _ready(random_weights(TINY, seed), device), ByteTokenizer())
     directory = Path(model)
     if not (directory / "config.json").is_file():
         raise ConfigError(
@@ -42,7 +43,12 @@ def load_model(model: str, *, seed: int = 0, device: str = "cpu") -> LoadedModel
 
     recipe = recipe_from_config(read_json_object(directory / "config.json"), directory.resolve().name)
     tokenizer = TextTokenizer(directory, recipe.shape.vocabulary_size)
-    return LoadedModel(recipe.shape, on_device(load_weights(directory, recipe), device), tokenizer)
+    return LoadedModel(recipe.shape, _ready(load_weights(directory, recipe), device), tokenizer)
+
+
+def _ready(weights: LlamaWeights, device: str) -> LlamaWeights:
+    """On its device; on a CPU packed for the C kernels, where there are any."""
+    return (packed(weights) if device == "cpu" else None) or on_device(weights, device)
 
 
 def on_device(weights: LlamaWeights, device: str) -> LlamaWeights:

@@ -8,6 +8,7 @@ import sys
 
 import httpx
 import pytest
+import torch
 
 from tests.reference_server.server_process import ServerProcess, events_of, until
 from tests.reference_server.test_http import CHAT, chat
@@ -169,14 +170,17 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--allocator", "contiguous"), "available: paged"),
-        (("--kv-dtype", "fp8"), "available: auto, fp32"),
-        (("--preemption", "swap"), "available: recompute"),
-        (("--device", "cuda"), "available: cpu"),
-        (("--model", "/models/x"), "available: tiny"),
+        (("--allocator", "buddy"), "contiguous-exact"),
+        (("--kv-dtype", "fp4"), "int8"),
+        (("--preemption", "stop"), "recompute"),
+        (("--device", "tpu"), "cuda"),
+        (("--kv-memory", "64MiB", "--device-memory", "64MiB"), "not both"),
+        (("--gpu-memory-utilization", "1.2"), "fraction above 0, up to 1"),
+        (("--request-deadline", "0"), "seconds above 0"),
+        (("--ailment", "fragmented", "--ailment", "salted"), "needs --allocator paged"),
+        (("--ailment", "bad-kv-scales", "--kv-dtype", "fp16"), "a format with scales"),
         (("--kv-memory", "256"), "write a number and a unit"),
         (("--kv-memory", "256Mib2"), "256Mib2"),
-        (("--kv-memory", "1KiB"), "too small"),
         (("--block-size", "24"), "power of two"),
         (("--block-size", "0"), "whole number from 1"),
         (("--max-num-seqs", "-1"), "whole number"),
@@ -196,6 +200,33 @@ def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: s
     assert done.stdout == ""
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--kv-memory", "1KiB"), "--kv-memory is too small"),
+        (("--device-memory", "32MiB"), "no memory is left for KV"),
+        (("--device-memory", "45MiB"), "phase profile"),
+        (("--model", "/models/x"), "config.json"),
+        (("--preemption", "swap", "--swap-space", "1KiB"), "--swap-space is too small"),
+        (("--max-model-len", "40000"), "at most 32768"),
+    ],
+)
+def test_what_is_known_once_the_model_is_there_exits_2_too(arguments: tuple[str, ...], said: str) -> None:
+    done = _run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("kvprobe serve: ")
+    assert said in last
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is refused elsewhere")
+def test_cuda_is_refused_where_there_is_none() -> None:
+    done = _run("--device", "cuda")
+    assert done.returncode == 2
+    assert "torch sees no CUDA device" in done.stderr
 
 
 def test_help_imports_no_torch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvprobe.model.families.geometry import (
     HEADS,
     HIDDEN,
@@ -13,6 +15,7 @@ from kvprobe.model.families.geometry import (
     uniform,
 )
 from kvprobe.model.fields import Fields
+from kvprobe.model.spec import Layer
 
 
 def reading_of(heads: Heads) -> Reading:
@@ -24,8 +27,11 @@ def reading_of(heads: Heads) -> Reading:
 
 
 def full(fields: Fields) -> Reading:
-    """MHA, GQA or MQA with keys as Llama names them."""
-    return reading_of(read_heads(fields))
+    """MHA, GQA or MQA with keys as Llama names them; MTP layers (GLM-4.5, MiniMax-M2) are drafts."""
+    heads = read_heads(fields)
+    extra = fields.optional("num_nextn_predict_layers", "num_mtp_modules", low=0, high=64) or 0
+    drafts = tuple(Layer(index=heads.layers + i, mixers=(heads.attention(),)) for i in range(extra))
+    return replace(reading_of(heads), draft_layers=drafts)
 
 
 def multi_head(fields: Fields) -> Reading:
@@ -78,4 +84,12 @@ def chatglm(fields: Fields) -> Reading:
     if fields.flag(False, "multi_query_attention"):
         kv = fields.size("multi_query_group_num")
     width = fields.optional("kv_channels") or divided(fields, hidden, query)
+    return reading_of(Heads(layers=count, hidden=hidden, query_heads=query, kv_heads=kv, head_dim=width))
+
+
+def jetmoe(fields: Fields) -> Reading:
+    """JetMoE: KV heads and width are given; query heads are KV heads x experts per token."""
+    count, hidden, kv = layer_count(fields), fields.size(*HIDDEN), fields.size("num_key_value_heads")
+    query = kv * fields.size_or(2, "num_experts_per_tok", high=1024)
+    width = fields.size_or(128, "kv_channels")
     return reading_of(Heads(layers=count, hidden=hidden, query_heads=query, kv_heads=kv, head_dim=width))

@@ -92,7 +92,7 @@ def mimo_v2(fields: Fields) -> Reading:
         full,
         kind="sliding",
         window_tokens=window,
-        kv_heads=fields.optional("swa_num_key_value_heads") or full.kv_heads,
+        kv_heads=_mimo_local_heads(fields, full.kv_heads),
         k_dim=fields.optional("swa_head_dim") or full.k_dim,
         v_dim=fields.optional("swa_v_head_dim") or full.v_dim,
     )
@@ -110,3 +110,13 @@ def mimo_v2(fields: Fields) -> Reading:
     return Reading(
         layers=by_kind(fields, kinds, mixers), hidden_size=heads.hidden, query_heads=heads.query_heads
     )
+
+
+def _mimo_local_heads(fields: Fields, full: int) -> int:
+    """KV heads of the sliding layers: given, or twice those of the full ones, as the model's code has it."""
+    given = fields.optional("swa_num_key_value_heads")
+    if given is None:
+        fields.assume(
+            f"swa_num_key_value_heads is not in the configuration: {2 * full}, twice the full layers'"
+        )
+    return given or 2 * full

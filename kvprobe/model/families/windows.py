@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvprobe.model.families.geometry import Heads, Reading, by_kind, read_heads, uniform, window_tokens
-from kvprobe.model.fields import MAX_LAYERS, Fields
+from kvprobe.model.families.geometry import (
+    POSITIONS,
+    Heads,
+    Reading,
+    by_kind,
+    read_heads,
+    uniform,
+    window_tokens,
+)
+from kvprobe.model.fields import MAX_LAYERS, MAX_TOKENS, Fields
 from kvprobe.model.spec import Layer, Mixer
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -91,6 +99,10 @@ def all_sliding(default_window: int | None) -> Callable[[Fields], Reading]:
         if fields.has("layer_types"):
             kinds = layer_kinds(fields, heads.layers, lambda _: FULL, "")
             return _reading(heads, windowed(heads, fields, kinds, window))
+        longest = fields.optional(*POSITIONS, high=MAX_TOKENS)
+        if window is not None and longest is not None and window >= longest:
+            fields.assume(f"sliding_window {window} reaches over all {longest} positions: full attention")
+            window = None
         mixer = heads.attention() if window is None else heads.attention("sliding", window)
         return _reading(heads, uniform(heads.layers, mixer))
 

@@ -59,7 +59,7 @@ def _cut(line: bytes) -> bytes:
 
 
 def readable(block: bytes, tally: Tally) -> bytes:
-    """Without escape sequences and NUL bytes; invalid UTF-8 is counted (it is replaced when lines are read)."""
+    """Without escape sequences and NUL bytes; invalid UTF-8 is counted (reading lines replaces it)."""
     if b"\0" in block:
         tally.nul_bytes += block.count(b"\0")
         block = block.replace(b"\0", b" ")

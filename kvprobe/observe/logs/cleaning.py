@@ -41,6 +41,9 @@ _TYPOGRAPHIC = str.maketrans(
     }
 )
 _MAX_LAYERS = 8
+_ENDLESS = re.compile(r"[0-9.,]{160,}|([^\w\s])\1{400,}")
+_ENDLESS_KEPT = 80
+"""No number has so many digits. Cut short, a run of them costs no reader's pattern more than linear time."""
 FENCE = re.compile(r"\s*(?:```|~~~)")
 
 
@@ -50,10 +53,12 @@ def cleaned(text: str) -> str:
         text = _LOST_COLOUR.sub("", text)
     if not text.isascii() or "\x00" in text:
         text = text.translate(_TYPOGRAPHIC)
-    if "&" in text and _ENTITY.search(text):
-        text = html.unescape(text)
     if "<" in text:
         text = _TAG.sub("", text)
+    if "&" in text and _ENTITY.search(text):
+        text = html.unescape(text)
+    if len(text) > 2 * _ENDLESS_KEPT:
+        text = _ENDLESS.sub(lambda run: run[0][:_ENDLESS_KEPT] + "...", text)
     return _without_markdown(text)
 
 

@@ -10,19 +10,22 @@ _SNIFFED_BYTES = 512
 
 
 def utf16_of(head: bytes) -> str | None:
-    """`utf-16-le` or `utf-16-be` when the first bytes are that, with a mark or without."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF32_LE)):
-        return "utf-32-le" if head.startswith(codecs.BOM_UTF32_LE) else "utf-16-le"
-    if head.startswith(codecs.BOM_UTF16_BE):
-        return "utf-16-be"
-    sample = head[: _SNIFFED_BYTES // 2 * 2]
-    if len(sample) < 16:
-        return None
+    """`utf-16-le`, `utf-16-be` or `utf-32-le` when the first bytes are that, with a mark or without.
+
+    Log text in such an encoding has zero bytes beside nearly every letter, and none elsewhere. A mark alone
+    proves nothing: garbage may begin like one.
+    """
+    sample = head[: _SNIFFED_BYTES // 4 * 4]
+    if head.startswith(codecs.BOM_UTF32_LE) and sample.count(0) > 0.5 * len(sample):
+        return "utf-32-le"
+    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     odd, even = sample[1::2], sample[::2]
-    # Ordinary text in UTF-16 has a zero byte beside nearly every letter, and none elsewhere.
-    if odd.count(0) > 0.7 * len(odd) and not even.count(0):
+    share, strays = (0.25, 0.05) if marked else (0.7, 0.0)
+    if len(sample) < 16 and not marked:
+        return None
+    if odd.count(0) > share * len(odd) and even.count(0) <= strays * len(even):
         return "utf-16-le"
-    if even.count(0) > 0.7 * len(even) and not odd.count(0):
+    if even.count(0) > share * len(even) and odd.count(0) <= strays * len(odd):
         return "utf-16-be"
     return None
 

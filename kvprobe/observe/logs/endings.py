@@ -18,9 +18,10 @@ _FEWEST_LINES = 12
 _LIVES_ON = 12
 """So many ordinary lines after a traceback, and the process lived on."""
 _SHUTDOWN = re.compile(
-    r"Shutting down|shutting down|shutdown triggered|received signal=SIG(?:TERM|INT)|Shutdown complete|shutdown complete|Finished server process|Server stopped"
-    r"|[Rr]eceived (?:SIGTERM|SIGINT|signal 15|signal 2|exit signal)|[Gg]raceful(?:ly)? (?:shutdown|stop|exit)"
-    r"|cleaning up before exit|Deactivated successfully|exited with code 0\b|Stopping server|Goodbye|Exiting\b"
+    r"Shutting down|shutting down|shutdown triggered|received signal=SIG(?:TERM|INT)|[Ss]hutdown complete"
+    r"|Finished server process|Server stopped|Stopping server|Goodbye|Exiting\b|cleaning up before exit"
+    r"|[Rr]eceived (?:SIGTERM|SIGINT|signal 15|signal 2|exit signal)"
+    r"|[Gg]raceful(?:ly)? (?:shutdown|stop|exit)|Deactivated successfully|exited with code 0\b"
 )
 _UNWISHED = re.compile(r"died|dead|fail|[Ee]rror|unexpected")
 _ABORT = re.compile(
@@ -92,7 +93,7 @@ def _ordinary_after(entries: list[Entry], index: int) -> int:
 
 
 def _is_log(head: list[Entry], tail: list[Entry]) -> bool:
-    """Most lines carry a logger's prefix (or are the states of a progress bar), and there are enough of them."""
+    """Most lines carry a logger's prefix or are the states of a progress bar, and there are enough."""
     lines = [*head, *tail]
     marked = sum(1 for e in lines if e.head.stamped or _PROGRESS.search(e.line.text) is not None)
     return len(tail) >= _FEWEST_LINES and 2 * marked >= len(lines)

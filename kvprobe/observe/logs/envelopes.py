@@ -17,8 +17,28 @@ from kvprobe.observe.logs.clock import epoch_of_number, epoch_s
 _MESSAGES = ("log", "message", "msg", "MESSAGE", "event", "@message", "textPayload", "text", "line", "body")
 _TIMES = ("time", "ts", "timestamp", "@timestamp", "asctime", "T", "t", "datetime", "created")
 _LEVELS = ("level", "levelname", "severity", "lvl", "L", "log.level", "PRIORITY")
-_LOGGERS = ("logger", "name", "caller", "C", "target", "filename", "loggerName", "SYSLOG_IDENTIFIER", "source")
-_MORE = ("exc_info", "exception", "exc_text", "stack_trace", "stacktrace", "stack", "error", "err", "traceback")
+_LOGGERS = (
+    "logger",
+    "name",
+    "caller",
+    "C",
+    "target",
+    "filename",
+    "loggerName",
+    "SYSLOG_IDENTIFIER",
+    "source",
+)
+_MORE = (
+    "exc_info",
+    "exception",
+    "exc_text",
+    "stack_trace",
+    "stacktrace",
+    "stack",
+    "error",
+    "err",
+    "traceback",
+)
 _INNER = ("jsonPayload", "fields", "record", "data", "_source")
 _COLLECTORS = ("stream", "kubernetes", "__REALTIME_TIMESTAMP", "_BOOT_ID", "container_name", "logStream")
 _REQUEST_KEYS = ("messages", "prompt", "prompts", "inputs", "input", "input_ids", "choices", "conversation")
@@ -57,7 +77,8 @@ def _record(value: dict[str, Any], depth: int) -> Record | None:
     message = _first(value, _MESSAGES)
     if message is None:
         inner = next((value[k] for k in _INNER if isinstance(value.get(k), dict)), None)
-        found = _record(inner, depth - 1) if inner is not None and depth > 0 else None
+        outer = {key: value[key] for key in (*_TIMES, *_LEVELS) if key in value}
+        found = _record(outer | inner, depth - 1) if inner is not None and depth > 0 else None
         return _with_outer(found, value) if found is not None else None
     time, level = _time(value), _first(value, _LEVELS)
     collected = any(key in value for key in _COLLECTORS) or ("log" in value and isinstance(value["log"], str))

@@ -9,7 +9,8 @@ from kvprobe.evidence.events import Event, Value
 from kvprobe.observe.logs.lines import Around, Line, Reader
 
 _LAST = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Failure|Timeout))(?:: (?P<message>.*))?$"
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Failure|Timeout))"
+    r"(?:: (?P<message>.*))?$"
 )
 _FRAME = re.compile(r"File \"[^\"\n]{1,500}\", line \d{1,7}|Traceback \(most recent call last\)")
 _BEFORE = 8
@@ -23,15 +24,21 @@ def read(line: Line, around: Around) -> Iterable[Event]:
         return ()
     message = (found["message"] or "")[:_MESSAGE_CHARS]
     values = {"type": Value(found["type"]), "message": Value(message)}
-    return (
-        Event(name="exception", source=line.source, line=line.number, text=line.text, values=values),
-    )
+    return (Event(name="exception", source=line.source, line=line.number, text=line.text, values=values),)
 
 
 READER = Reader(
     name="exception",
     engine=None,
-    anchors=("Error: ", "Exception: ", "Exit: ", "Failure: ", "Timeout: ", "AssertionError", "NotImplementedError"),
+    anchors=(
+        "Error: ",
+        "Exception: ",
+        "Exit: ",
+        "Failure: ",
+        "Timeout: ",
+        "AssertionError",
+        "NotImplementedError",
+    ),
     read=read,
 )
 

@@ -1,8 +1,8 @@
 """Lines that repeat millions of times, such as a statistics line: read in full at first, then sampled.
 
-The kind of a line is its text without digits. Of each kind the first lines are read all, later ones more
-and more thinly; the latest unread ones wait, so that what stood just before something new, and the end
-of the log, are never lost.
+The kind of a line is its text around what hit, without digits. Of each kind the first lines are read all,
+later ones more and more thinly; the latest unread ones wait, so that what stood just before something new,
+and the end of the log, are never lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _READ_ALL = 2048
-_KIND_BYTES = 160
+_KIND_BEFORE, _KIND_AFTER = 64, 128
 _MOST_KINDS = 4096
 _WAITING = 256
 _BEFORE_NEWS = 16
@@ -38,9 +38,9 @@ class Flood:
         self._waiting: deque[Waiting] = deque(maxlen=_WAITING)
         self.passed = 0
 
-    def reads(self, raw: bytes) -> tuple[bool, bool]:
-        """(read this line now, it is news)."""
-        kind = raw[:_KIND_BYTES].translate(None, _DELETED)
+    def reads(self, raw: bytes, at: int) -> tuple[bool, bool]:
+        """(read this line now, it is news). `at` is where in the line an anchor stands."""
+        kind = raw[max(0, at - _KIND_BEFORE) : at + _KIND_AFTER].translate(None, _DELETED)
         seen = self._seen.get(kind, 0) + 1
         if len(self._seen) >= _MOST_KINDS and kind not in self._seen:
             self._seen.clear()

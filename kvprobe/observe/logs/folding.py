@@ -99,6 +99,7 @@ class _Group:
         near = abs(event.line - self._first.line) <= _SAME_MESSAGE_LINES
         return (
             near
+            and self._near(event)
             and event.name not in _SAMPLES
             and bool(event.values)
             and event.rank == self._first.rank
@@ -107,7 +108,11 @@ class _Group:
         )
 
     def _near(self, event: Event) -> bool:
-        if self._time_s is not None and event.time_s is not None and abs(event.time_s - self._time_s) > WINDOW_S:
+        if (
+            self._time_s is not None
+            and event.time_s is not None
+            and abs(event.time_s - self._time_s) > WINDOW_S
+        ):
             return False
         window = _SAMPLE_WINDOW_LINES if event.name in _SAMPLES else WINDOW_LINES
         return abs(event.line - self._last_line) <= window

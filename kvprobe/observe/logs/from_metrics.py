@@ -39,7 +39,10 @@ def events_of(page: Page, source: str) -> list[Event]:
         return []
     plain = {metric: value for metric, labels, value in page.readings if not labels and math.isfinite(value)}
     told = {name: Value(plain[metric], unit) for name, (metric, unit) in _STATS.items() if metric in plain}
-    queried, hit = plain.get("engine.prefix_queries_tokens_total"), plain.get("engine.prefix_hits_tokens_total")
+    queried, hit = (
+        plain.get("engine.prefix_queries_tokens_total"),
+        plain.get("engine.prefix_hits_tokens_total"),
+    )
     if queried and hit is not None:
         told["prefix_hit_rate"] = Value(hit / queried, "ratio")
     events = [_event("engine_stats", page, source, told)] if told else []

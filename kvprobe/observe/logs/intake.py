@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvprobe.evidence.events import Event
-from kvprobe.observe.logs import sources
+from kvprobe.observe.logs import exceptions, sources
 from kvprobe.observe.logs.blocks import blocks
 from kvprobe.observe.logs.encoding import Recoded, utf16_of, without_mark
 from kvprobe.observe.logs.endings import Edges
@@ -77,7 +77,7 @@ def read_text(text: str | bytes, source: str = "server.log") -> LogRead:
 
 
 def _scanner() -> Scanner:
-    return Scanner(all_readers())
+    return Scanner((*all_readers(), exceptions.READER))
 
 
 def _read_source(
@@ -91,7 +91,7 @@ def _read_source(
         read.bytes += tally.bytes
         read.lines += page.count(b"\n")
         return
-    edges, events = Edges(), _sorted_nearly(source, scanner, tally)
+    edges, events = Edges(), _Scan(source, scanner, tally)
     fold = events.run(edges.watch(_told(_chain(first, flow), source, tally, progress)))
     _add(read, source, tally, edges, fold)
 
@@ -99,7 +99,9 @@ def _read_source(
 def is_metrics_page(head: bytes) -> bool:
     """Whether a source begins as Prometheus text does (of an engine that is known or not)."""
     lines = [line for line in head[:4096].split(b"\n")[:8] if line.strip()]
-    return bool(lines) and lines[0].startswith((b"# HELP ", b"# TYPE ")) and any(b"# TYPE " in x for x in lines)
+    return (
+        bool(lines) and lines[0].startswith((b"# HELP ", b"# TYPE ")) and any(b"# TYPE " in x for x in lines)
+    )
 
 
 def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
@@ -126,8 +128,8 @@ def _told(
         yield block
 
 
-class _sorted_nearly:  # noqa: N801
-    """Runs a scan and folds what it finds."""
+class _Scan:
+    """A scan of one source whose events are folded as they come."""
 
     def __init__(self, source: sources.Opened, scanner: Scanner, tally: Tally) -> None:
         self._source, self._scanner, self._tally = source, scanner, tally
@@ -152,7 +154,13 @@ def _add(read: LogRead, source: sources.Opened, tally: Tally, edges: Edges, fold
     read.skipped += tally.skipped_lines + tally.cut_lines + tally.sampled_lines
     read.notes += [note for note in tally.notes if note not in read.notes]
     read.sources.append(
-        {"path": source.name, "bytes": tally.bytes, "lines": tally.lines, "ended": ending, "events": len(events)}
+        {
+            "path": source.name,
+            "bytes": tally.bytes,
+            "lines": tally.lines,
+            "ended": ending,
+            "events": len(events),
+        }
     )
 
 
@@ -174,5 +182,7 @@ def engine_of(events: Sequence[Event]) -> tuple[str | None, str | None]:
         engine = str(votes.most_common(1)[0][0])
     else:
         return None, None
-    versions = [e.get("version") for e in starts if (e.get("engine") or e.engine) == engine and e.get("version")]
+    versions = [
+        e.get("version") for e in starts if (e.get("engine") or e.engine) == engine and e.get("version")
+    ]
     return engine, str(versions[-1]) if versions else None

@@ -104,6 +104,19 @@ class Neighbours:
         return taken
 
 
+class _Nothing:
+    """`Around` of a line that is looked at alone."""
+
+    def before(self, n: int) -> Sequence[Line]:
+        return ()
+
+    def after(self, n: int) -> Sequence[Line]:
+        return ()
+
+
+NOTHING_AROUND = _Nothing()
+
+
 def same_speaker(a: Head, b: Head) -> bool:
     """Whether two lines can be of one process: nothing that both of them tell differs."""
     told = ((a.rank, b.rank), (a.pid, b.pid), (a.container, b.container))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ahocorasick_rs import AhoCorasick, BytesAhoCorasick, Implementation
 
@@ -48,6 +49,12 @@ class Prefilter:
             for reader in self._owners[pattern]:
                 found.setdefault(reader, start)
         return found
+
+
+@lru_cache(maxsize=4)
+def prefilter_of(readers: tuple[Reader, ...]) -> Prefilter:
+    """The search for these readers; building it takes longer than reading a short log."""
+    return Prefilter(readers)
 
 
 def needles(anchors: Sequence[str]) -> tuple[bytes, ...]:

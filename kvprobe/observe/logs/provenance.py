@@ -24,14 +24,19 @@ _OPENERS = re.compile(
     r"|\b(?:Request body|request body|Body|Prompt|User message|User prompt|Completion|Chat history)\s?(?::|=)"
 )
 # Where a logged prompt ends and the logger goes on.
-_CLOSERS = re.compile(r"['\"](?:,|\})? ?(?:params: SamplingParams|sampling_params=|prompt_token_ids|lora_request|rid=)")
-_ACCESS = re.compile(r"\"(?:GET|POST|PUT|DELETE|HEAD|PATCH|OPTIONS) \S{0,8192} ?HTTP/\d")
-_CHAT_TURN = re.compile(r"(?:user|User|USER|human|Human|assistant|Assistant|ASSISTANT|system|System)\s?: ?(?=\S)")
+_CLOSERS = re.compile(
+    r"['\"](?:,|\})? ?(?:params: SamplingParams|sampling_params=|prompt_token_ids|lora_request|rid=)"
+)
+_ACCESS = re.compile(r"\"(?:GET|POST|PUT|DELETE|HEAD|PATCH|OPTIONS) [^\"]{0,16384} ?HTTP/\d")
+_CHAT_TURN = re.compile(r"(?:user|User|USER|human|Human|assistant|Assistant|ASSISTANT)\s?: ?(?=\S)")
 _SOURCE_FRAME = re.compile(r"File \"[^\"\n]{1,500}\", line \d{1,7}")
 _SOURCE_LINE = re.compile(
-    r"raise |return |self\.|logger\.|log\.|print\(|warnings\.warn|[rbuf]{1,2}[\"']|[\"']|assert |msg = |if |elif |except "
+    r"raise |return |self\.|logger\.|log\.|print\(|warnings\.warn|[rbuf]{1,2}[\"']|[\"']|assert |msg = "
+    r"|if |elif |except "
 )
-_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|OutOfMemory|Exit)\b(?::|$)")
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|OutOfMemory|Exit)\b(?::|$)"
+)
 
 
 def is_exception_line(text: str) -> bool:

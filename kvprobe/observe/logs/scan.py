@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,14 +13,14 @@ from kvprobe.evidence.events import Event, Provenance
 from kvprobe.observe.logs import provenance, wraps
 from kvprobe.observe.logs.entries import LINE_BYTES, Entry
 from kvprobe.observe.logs.flood import Flood, Waiting
-from kvprobe.observe.logs.lines import Line, Reader
-from kvprobe.observe.logs.page import Neighbours, Page
-from kvprobe.observe.logs.prefilter import Prefilter
+from kvprobe.observe.logs.lines import Around, Line, Reader
+from kvprobe.observe.logs.page import NOTHING_AROUND, Neighbours, Page
+from kvprobe.observe.logs.prefilter import prefilter_of
 from kvprobe.observe.logs.tally import Tally
 
 LOOK_BACK_BYTES = 192 * 1024
 LOOK_AHEAD_BYTES = 96 * 1024
-_CONTEXT_BYTES = 2048
+_CONTEXT_BYTES = 768
 _READER_BUDGET_S = 2.0
 """CPU time of a reader for one line; who needs more is set aside for the rest of the log."""
 _FOREIGN_LINES = 64
@@ -28,12 +29,22 @@ _EVENT_TEXT_CHARS = 2000
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """A line that holds an anchor: where it stands in its page, its number, and the anchor in it."""
+
+    start: int
+    end: int
+    number: int
+    at: int
+
+
 class Scanner:
     """Reads sources with the given readers; `events` come in the order of lines."""
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._readers = readers
-        self._prefilter = Prefilter(readers)
+        self._prefilter = prefilter_of(tuple(readers))
         self._aside: set[int] = set()
 
     def scan(
@@ -48,14 +59,14 @@ class Scanner:
         """Give every event to `keep` (nearly in order of lines), and count lines into `tally`."""
         flood = Flood()
         for page, begin, end in _pages(source, blocks, tally, first_number):
-            for start, number in self._hit_lines(page, begin, end):
-                self._one(page, start, number, flood, tally, keep)
+            for hit in self._hit_lines(page, begin, end, tally):
+                self._one(page, hit, flood, tally, keep)
         for waiting in flood.rest():
             self._late(source, waiting, tally, keep)
         tally.sampled_lines += flood.passed
 
-    def _hit_lines(self, page: Page, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Start and number of each line of the stretch that holds an anchor."""
+    def _hit_lines(self, page: Page, begin: int, end: int, tally: Tally) -> Iterator[_Hit]:
+        """Each line of the stretch that holds an anchor, once."""
         last_end = -1
         for _, offset, _ in self._prefilter.hits(memoryview(page.data)[begin:end]):
             position = begin + offset
@@ -63,24 +74,17 @@ class Scanner:
                 continue
             start, last_end = page.bounds(position)
             if position - start < LINE_BYTES:
-                yield start, page.number_at(start)
+                yield _Hit(start, last_end, page.number_at(start), position - start)
+            else:
+                tally.cut_lines += 1
 
-    def _one(
-        self,
-        page: Page,
-        start: int,
-        number: int,
-        flood: Flood,
-        tally: Tally,
-        keep: Callable[[Event], None],
-    ) -> None:
-        end = page.data.find(b"\n", start)
-        end = len(page.data) if end < 0 else end
-        now, news = flood.reads(page.data[start : min(end, start + LINE_BYTES)])
+    def _one(self, page: Page, hit: _Hit, flood: Flood, tally: Tally, keep: Callable[[Event], None]) -> None:
+        start, number = hit.start, hit.number
+        stop = min(hit.end, start + LINE_BYTES)
+        now, news = flood.reads(page.data[start:stop], hit.at)
         if not now:
             low = page.data.rfind(b"\n", 0, max(start - _CONTEXT_BYTES, 0)) + 1
-            context = page.data[low : min(end, start + LINE_BYTES) + _CONTEXT_BYTES]
-            flood.put_off(Waiting(number, context, start - low))
+            flood.put_off(Waiting(number, page.data[low : stop + _CONTEXT_BYTES], start - low))
             return
         if news:
             for waiting in flood.before_news():
@@ -99,46 +103,37 @@ class Scanner:
         for i, entry in enumerate(entries):
             around = Neighbours(page, start, entries, i)
             found = self._prefilter.readers_of(entry.line.text)
-            whole = self._whole(entry, around)
+            whole, certain = self._whole(entry, around, tally)
             if not found and not whole:
                 continue
             entry.line.provenance = who_says(entry, around, min(found.values(), default=0))
             for reader in {**found, **whole}:
                 alone = self._ask(reader, entry.line, around, tally) if reader in found else []
-                more = self._best(reader, alone, whole.get(reader, []), entry, around, tally)
-                yield from (_finished(event, entry) for event in more)
+                more = [self._ask(reader, line, around, tally) for line in whole.get(reader, [])]
+                for event in wraps.richest(alone, more, certain=certain):
+                    yield _finished(event, entry)
 
-    def _whole(self, entry: Entry, around: Neighbours) -> dict[int, list[Line]]:
-        """Where the line is a piece of a broken one: the whole, for each reader that no other piece calls."""
+    def _whole(self, entry: Entry, around: Neighbours, tally: Tally) -> tuple[dict[int, list[Line]], bool]:
+        """Where the line is a piece of a broken one: the whole, for each reader to which this piece is the
+        first that says anything, and that no other piece satisfies alone."""
         if len(entry.line.raw) >= LINE_BYTES - 4:
-            return {}
+            return {}, False
         whole = wraps.joined(around, entry)
-        called = {reader for text in whole.others for reader in self._prefilter.readers_of(text)}
         lines: dict[int, list[Line]] = {}
+        if not whole.lines:
+            return lines, False
+        taken = {reader for line in whole.above for reader in self._prefilter.readers_of(line.text)}
+        for line in whole.below:
+            for reader in self._prefilter.readers_of(line.text):
+                if reader not in taken and self._ask(reader, line, NOTHING_AROUND, tally):
+                    taken.add(reader)
         for line in whole.lines:
             for reader in self._prefilter.readers_of(line.text):
-                if reader not in called:
+                if reader not in taken:
                     lines.setdefault(reader, []).append(line)
-        return lines
+        return lines, whole.certain
 
-    def _best(
-        self,
-        index: int,
-        alone: list[Event],
-        whole: list[Line],
-        entry: Entry,
-        around: Neighbours,
-        tally: Tally,
-    ) -> list[Event]:
-        """The events of the line alone, or those of the whole when they say more."""
-        for line in whole:
-            line.provenance = entry.line.provenance
-            events = self._ask(index, line, around, tally)
-            if wraps.richer(alone, events):
-                return events
-        return alone
-
-    def _ask(self, index: int, line: Line, around: Neighbours, tally: Tally) -> list[Event]:
+    def _ask(self, index: int, line: Line, around: Around, tally: Tally) -> list[Event]:
         """What one reader makes of a line. A reader that fails or dawdles costs its own facts only."""
         if index in self._aside:
             return []

@@ -75,14 +75,31 @@ def _problem(path: str) -> Problem | None:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        fix = "check the path; `-` reads from stdin" if isinstance(error, FileNotFoundError) else "give another path"
+        fix = (
+            "check the path; `-` reads from stdin"
+            if isinstance(error, FileNotFoundError)
+            else "give another path"
+        )
         return Problem("no_log", f"cannot read `{path}`: {reason}", fix, path)
     if stat.S_ISDIR(mode):
-        return Problem("is_directory", f"`{path}` is a directory and no run directory", _log_inside(path), path)
-    if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and os.path.realpath(path) != os.devnull):
-        return Problem("not_a_file", f"`{path}` is a device or a socket, not a log", "name a file, or `-` for stdin", path)
+        return Problem(
+            "is_directory", f"`{path}` is a directory and no run directory", _log_inside(path), path
+        )
+    if (
+        stat.S_ISSOCK(mode)
+        or stat.S_ISBLK(mode)
+        or (stat.S_ISCHR(mode) and os.path.realpath(path) != os.devnull)
+    ):
+        return Problem(
+            "not_a_file",
+            f"`{path}` is a device or a socket, not a log",
+            "name a file, or `-` for stdin",
+            path,
+        )
     if not os.access(path, os.R_OK):
-        return Problem("no_log", f"cannot read `{path}`: Permission denied", "read it as a user who may", path)
+        return Problem(
+            "no_log", f"cannot read `{path}`: Permission denied", "read it as a user who may", path
+        )
     return None
 
 
@@ -117,7 +134,9 @@ def _open(path: str) -> IO[bytes]:
             return _open_pipe(path)
         return open(path, "rb", buffering=0)
     except OSError as error:
-        raise UsageError(Problem("no_log", f"cannot read `{path}`: {error.strerror}", "give another path", path)) from error
+        raise UsageError(
+            Problem("no_log", f"cannot read `{path}`: {error.strerror}", "give another path", path)
+        ) from error
 
 
 def _open_pipe(path: str) -> IO[bytes]:
@@ -179,9 +198,7 @@ def _from(file: IO[bytes], name: str, size: int | None, tally: Tally, tail_bytes
     return Opened(name, TailStream(stream, tail_bytes, name, tally), size)
 
 
-def _tail_of_file(
-    file: IO[bytes], raw: _Full, name: str, size: int, tail_bytes: int, tally: Tally
-) -> Opened:
+def _tail_of_file(file: IO[bytes], raw: _Full, name: str, size: int, tail_bytes: int, tally: Tally) -> Opened:
     """The last bytes from a line start on; what is left out is counted in lines where that is quick."""
     begin = max(0, size - tail_bytes)
     if begin == 0:
@@ -238,11 +255,14 @@ class TailStream:
         while part := self._stream.read(1 << 20):
             kept += part
             if len(kept) > self._most + (8 << 20):
-                kept, cut = kept[-self._most :], True
+                kept, cut = kept[-self._most - 1 :], True
         if len(kept) > self._most:
-            kept, cut = kept[-self._most :], True
+            # One byte more tells whether the tail begins at a line.
+            kept, cut = kept[-self._most - 1 :], True
         if cut:
             kept = kept[kept.find(b"\n") + 1 :]
             limit = " (64 MiB are the most for a stream)" if self._limited else ""
-            self._tally.note(f"{self._name}: only the last {len(kept):,} bytes were read{limit}; lines count from there")
+            self._tally.note(
+                f"{self._name}: only the last {len(kept):,} bytes were read{limit}; lines count from there"
+            )
         return kept

@@ -46,7 +46,12 @@ def refuse_archive(head: bytes, path: str) -> None:
     for offset, magic, what, fix in _ARCHIVES:
         if head[offset : offset + len(magic)] == magic:
             raise UsageError(
-                Problem("archive", f"`{path}` is a {what}, not a log", f"name one file of it: {fix.format(path=path)}", path)
+                Problem(
+                    "archive",
+                    f"`{path}` is a {what}, not a log",
+                    f"name one file of it: {fix.format(path=path)}",
+                    path,
+                )
             )
 
 
@@ -79,7 +84,9 @@ class Unpacked:
             return self._stop(f"the compressed data is damaged after {self._given_bytes:,} bytes: {error}")
         if not self._given_bytes and part and (packing_of(part) or _is_archive(part)):
             fix = f"unpack it first, and name the log inside `{self._path}`"
-            raise UsageError(Problem("nested_archive", f"`{self._path}` holds another archive", fix, self._path))
+            raise UsageError(
+                Problem("nested_archive", f"`{self._path}` holds another archive", fix, self._path)
+            )
         self._given_bytes += len(part)
         if self._given_bytes > MOST_OUTPUT_BYTES:
             return self._stop(f"more than {MOST_OUTPUT_BYTES // 2**30} GiB came out: the rest was left out")

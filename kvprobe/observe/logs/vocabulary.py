@@ -15,7 +15,7 @@ Meaning = tuple[str | None, str]
 EVENTS: Final[dict[str, dict[str, Meaning]]] = {}
 
 
-def declare(name: str, **values: Meaning) -> None:
+def declare(name: str, /, **values: Meaning) -> None:
     """Add the values of an event; a value that another section declared must have the same unit."""
     known = EVENTS.setdefault(name, {})
     for value, (unit, meaning) in values.items():
@@ -85,3 +85,151 @@ declare("refused")
 declare("killed", pid=(None, "of the victim"), process=(None, "its name"), exit_code=(None, "of the process"))
 declare("xid", code=(None, "number"), pid=(None, "of the process"), process=(None, "its name"))
 declare("shutdown")
+
+# --- GPU frameworks and vLLM ---------------------------------------------------------------------
+declare(
+    "torch_oom",
+    others_list=(None, "of each other process: pid and bytes"),
+    mps_allocated=("B", "in Metal's heap"),
+    mps_other=("B", "of this process outside Metal's heap"),
+    pool_allocated=("B", "live in the driver's pool (cudaMallocAsync)"),
+)
+declare(
+    "frame",
+    function=(None, "of a traceback's frame"),
+    file=(None, "of the frame"),
+    site=(None, "what that function does: load, profile, capture, serve, logits, …"),
+    library=(None, "transformers, accelerate, peft, … when the frame is theirs"),
+)
+declare(
+    "cuda_oom",
+    backend=(None, "of the framework that says so"),
+    where=(None, "torch, runtime, driver, triton, cumem, pinned or init"),
+    requested=("B", "where the line has it"),
+)
+declare("nvml_assert")
+declare(
+    "library_alloc_failed",
+    library=(None, "cuBLAS, cuDNN, …"),
+    unclear=(None, "a status that has other reasons too"),
+)
+declare("gpu_fault", kind=(None, "illegal memory access, ECC, …"))
+declare(
+    "gpu_unusable",
+    kind=(None, "why this build does not run on this GPU"),
+    needed=("B", "shared memory a kernel needs"),
+    limit=("B", "shared memory a block has"),
+)
+declare(
+    "workspace_overflow",
+    buffer=(None, "its name"),
+    needed=("B", "that was asked of it"),
+    available=("B", "that it had left"),
+)
+declare("cpu_oom", requested=("B", "of host memory"))
+declare("accelerator_oom", requested=("B", "of device memory"), backend=(None, "xla"))
+declare("xpu_block_limit", limit=("B", "of a single allocation"), unsized=(None, "an error without a size"))
+declare("smi_memory", used=("B", "of the device, by nvidia-smi"), total=("B", "of the device, by nvidia-smi"))
+declare(
+    "smi_process",
+    device=(None, "index of the device"),
+    pid=(None, "of the process"),
+    kind=(None, "C or G"),
+    process=(None, "its name"),
+    used=("B", "of the device"),
+)
+declare(
+    "budget",
+    limit=("B", "total x utilisation"),
+    initial_use=("B", "in use before the model was loaded"),
+    peak_torch=("B", "weights and activations together"),
+    after_use=("B", "in use after profiling"),
+    non_kv=("B", "all that is not KV cache"),
+    free_at_start=("B", "free when the engine started"),
+)
+declare("pool_size", device=(None, "GPU, CPU, …"), cpu_blocks=("blocks", "of the swap space"))
+declare("available_kv", bytes=("B", "left for the cache; may be negative"))
+declare("blocks_override", profiled=("blocks", "that memory would hold"), blocks=("blocks", "that are used"))
+declare("graph_memory", seconds=("s", "capture took"), bytes=("B", "the graphs take"))
+declare("graph_estimate", bytes=("B", "reserved for graphs"))
+declare("no_cache_blocks")
+declare(
+    "len_exceeds_pool",
+    max_model_len=("tokens", "one request may have"),
+    pool=("tokens", "the cache holds"),
+    needed=("B", "of cache for one request"),
+    available=("B", "for the cache"),
+    estimate=("tokens", "that would fit, by the engine"),
+)
+declare(
+    "free_below_desired",
+    free=("B", "free on the device"),
+    total=("B", "of the device"),
+    utilisation=("ratio", "that was asked"),
+    desired=("B", "total x utilisation"),
+)
+declare(
+    "profiling_assert",
+    initial=("B", "free before profiling (V1 prints GiB without a unit)"),
+    current=("B", "free after profiling"),
+)
+declare("sampler_warmup_oom", requests=("count", "dummy requests of the warm-up"))
+declare("load_oom_hint")
+declare(
+    "mm_profile_too_short",
+    profile=("tokens", "the profiling pass has"),
+    worst=("tokens", "the largest inputs would need"),
+)
+declare(
+    "mm_budget",
+    budget=("tokens", "of the encoder cache"),
+    items=("count", "that are profiled"),
+    modality=(None, "of them"),
+)
+declare("engine_stats", engine_index=(None, "of the data-parallel rank"))
+declare("lora_rank_over", rank=("count", "of the adapter"), max_rank=("count", "that is configured"))
+declare("gpu_name", name=(None, "of the GPU"))
+declare("context_refused", asked=("tokens", "of the request"), limit=("tokens", "of the context"))
+declare("lora_loaded", rank=("count", "of the adapter"))
+declare("kv_scales_default")
+declare("garbled_output")
+declare("engine_dead", when=(None, "start or serve"))
+declare("worker_died")
+declare("serving")
+declare("engine_start", model=(None, "path or name"))
+declare(
+    "config_refused",
+    kind=(None, "what was refused"),
+    asked=("tokens", "context that was asked"),
+    limit=("tokens", "context of the model"),
+)
+declare(
+    "config",
+    gpu_memory_utilization=("ratio", "of the card for the engine"),
+    max_model_len=("tokens", "of one request"),
+    max_num_batched_tokens=("tokens", "of one step"),
+    max_num_seqs=("count", "requests at once"),
+    tensor_parallel_size=("count", "GPUs a layer is split over"),
+    pipeline_parallel_size=("count", "stages"),
+    block_size=("tokens", "of a block"),
+    cpu_offload_gb=("count", "GiB of weights in host memory"),
+    swap_space_gib=("count", "GiB of host memory for swapped blocks"),
+    max_lora_rank=("count", "that LoRA buffers are sized for"),
+    num_gpu_blocks_override=("blocks", "forced by the user"),
+    kv_cache_memory_bytes=("B", "forced by the user"),
+    kv_cache_dtype=(None, "of the cache"),
+    dtype=(None, "of the model"),
+    quantization=(None, "of the weights"),
+    load_format=(None, "of the files"),
+    model=(None, "path or name"),
+    enforce_eager=(None, "no graphs"),
+    enable_prefix_caching=(None, "switched on by name"),
+    prefix_caching_off=(None, "switched off by name"),
+    enable_lora=(None, "adapters are served"),
+    speculative=(None, "a draft model or method is set"),
+    limit_mm_per_prompt=(None, "images or videos are limited by name"),
+)
+
+
+# A section in a file of its own: it needs `declare` from here, so it comes last.
+from kvprobe.observe.logs import vocabulary_engines  # noqa: E402, F401

@@ -22,11 +22,14 @@ _SHORTEST_BROKEN = 50
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A message put together again: one line for each way of joining (none when nothing was broken), and
-    the texts of its other pieces: what stands whole in one of them is read there, in its own turn."""
+    """A message put together again: one line for each way of joining, the likelier first (none when nothing
+    was broken), and its other pieces above and below. `certain`: several lines of one width, so a screen's
+    edge broke it and the first way is right. The number is that of the piece in question."""
 
     lines: list[Line]
-    others: list[str]
+    above: list[Line]
+    below: list[Line]
+    certain: bool = False
 
 
 def joined(around: Neighbours, entry: Entry) -> Whole:
@@ -44,15 +47,16 @@ def joined(around: Neighbours, entry: Entry) -> Whole:
             break
         pieces.append(below)
     if len(pieces) == 1 or sum(len(p.line.text) for p in pieces) > _MOST_CHARS:
-        return Whole([], [])
+        return Whole([], [], [])
     first = pieces[0].line
-    glues = ("", " ") if _hard_breaks(pieces) else (" ", "")
-    texts = [glue.join(p.line.text for p in pieces) for glue in glues]
-    other_texts = [p.line.text for p in pieces if p is not entry]
+    at_words = " ".join(p.line.text for p in pieces)
+    at_edge = "".join(_with_blanks(p.line) for p in pieces).strip()
+    texts = (at_edge, at_words) if _hard_breaks(pieces) else (at_words, at_edge)
+    at = pieces.index(entry)
     lines = [
         Line(
             source=first.source,
-            number=first.number,
+            number=entry.line.number,
             text=text,
             raw=text,
             time_s=first.time_s,
@@ -64,17 +68,40 @@ def joined(around: Neighbours, entry: Entry) -> Whole:
         )
         for text in texts
     ]
-    return Whole(lines, other_texts)
+    certain = len(pieces) > 2 and _hard_breaks(pieces)
+    return Whole(lines, [p.line for p in pieces[:at]], [p.line for p in pieces[at + 1 :]], certain)
 
 
-def richer(alone: list[Event], whole: list[Event]) -> bool:
-    """Whether the joined line says the same as the line alone, and more."""
+def richest(alone: list[Event], wholes: list[list[Event]], *, certain: bool) -> list[Event]:
+    """The events of the line alone, or those of the way of joining that says the same and the most more.
+
+    Where the way of joining is certain, it corrects what the line alone seems to say.
+    """
+    if certain and wholes and wholes[0]:
+        return wholes[0]
+    best = alone
+    for whole in wholes:
+        if _richer(best, whole):
+            best = whole
+    return best
+
+
+def _richer(alone: list[Event], whole: list[Event]) -> bool:
     if not alone:
         return bool(whole)
     if len(alone) != 1 or len(whole) != 1 or alone[0].name != whole[0].name:
         return False
     short, long = alone[0].values, whole[0].values
     return len(long) > len(short) and all(long.get(k) == v for k, v in short.items())
+
+
+def _with_blanks(line: Line) -> str:
+    """The message with the blanks around it, which are a part of it where the screen's edge broke it."""
+    at = line.raw.find(line.text)
+    before, after = line.raw[:at], line.raw[at + len(line.text) :]
+    if at < 0:
+        return line.text
+    return (before if before.isspace() else "") + line.text + (after if after.isspace() else "")
 
 
 def _own_prefix(entry: Entry) -> bool:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from kvprobe.errors import Problem, UsageError
 from kvprobe.model.spec import ModelSpec
 from kvprobe.plan.engines.blocks import lmdeploy_pool, reference_pool, trtllm_pool
+from kvprobe.plan.engines.cached import Cached, as_cached
 from kvprobe.plan.engines.llama_cpp import llama_cpp_pool
 from kvprobe.plan.engines.settings import Setting, setting
 from kvprobe.plan.engines.sglang import sglang_pool
@@ -18,7 +19,7 @@ from kvprobe.plan.engines.vllm import v1_pool
 from kvprobe.plan.engines.vllm_v0 import v0_pool
 from kvprobe.plan.pool import ByteRange, EngineOptions, Pool
 
-__all__ = ["ENGINES", "parse_version", "pool_for", "uses_v0"]
+__all__ = ["ENGINES", "Cached", "as_cached", "has", "parse_version", "pool_for", "uses_v0"]
 
 
 def uses_v0(version: Version, options: EngineOptions) -> bool:
@@ -65,7 +66,8 @@ def pool_for(
             "plan it without --engine, or measure the engine's own log",
         )
     understood = parse_version(engine, version)
-    asked = setting(understood, spec, options)
+    cached = as_cached(engine, version, spec, options)
+    asked = setting(understood, cached.spec, cached.options)
     if engine == "llama.cpp":
         pool = llama_cpp_pool(asked, available)
     elif available is None:
@@ -74,9 +76,8 @@ def pool_for(
         )
     else:
         pool = _ALLOCATORS[engine](asked, available)
-    if understood.assumption is None:
-        return pool
-    return replace(pool, assumptions=(understood.assumption, *pool.assumptions))
+    assumed = () if understood.assumption is None else (understood.assumption,)
+    return replace(pool, assumptions=(*assumed, *cached.notes, *pool.assumptions))
 
 
 def _known() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from kvprobe.plan.pool import ByteRange, IntRange
@@ -33,6 +33,13 @@ def largest(fits: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def spread(available: ByteRange, count: Callable[[int], int]) -> tuple[int, IntRange]:
-    """A count at the nominal amount, and its range over all amounts that the rounding allows."""
-    return count(available.nominal), (count(available.lo), count(available.hi))
+def spread(
+    available: ByteRange, count: Callable[[int], int], corners: Iterable[int] = ()
+) -> tuple[int, IntRange]:
+    """A count at the nominal amount, and its range over all amounts that the rounding allows.
+
+    `corners` are amounts between the ends where the count may turn back.
+    """
+    nominal = count(available.nominal)
+    found = [nominal, *(count(size) for size in (available.lo, available.hi, *corners))]
+    return nominal, (min(found), max(found))

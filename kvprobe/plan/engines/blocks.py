@@ -8,11 +8,14 @@ They differ in the size of a block, in how the last one is rounded, and in what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
+from kvprobe.model.dtypes import element_bytes
 from kvprobe.model.layouts import layer_bytes_per_token
-from kvprobe.model.spec import Attention, Latent, Mixer, State
+from kvprobe.model.spec import Latent, Mixer, State
 from kvprobe.plan.engines.arithmetic import ceil_div, spread, whole_bytes
+from kvprobe.plan.engines.cached import windows_of
 from kvprobe.plan.engines.settings import Setting
 from kvprobe.plan.pool import ByteRange, Pool
 
@@ -41,10 +44,15 @@ def trtllm_pool(setting: Setting, available: ByteRange) -> Pool:
 def lmdeploy_pool(setting: Setting, available: ByteRange) -> Pool:
     """LMDeploy: whole blocks of `cache_max_entry_count` of the free memory (`available`).
 
-    Blocks were 128 tokens in 0.1 and 0.2, 64 since (`cache_block_seq_len`).
+    Blocks were 128 tokens in 0.1 and 0.2, 64 since (`cache_block_seq_len`). With int8 (`quant_policy=8`)
+    every head keeps a scale and a zero for each token, of K and of V (`get_cache_block_size` of 0.9.0).
     """
     old = setting.version.release < (0, 3, 0)
     block = setting.options.block_size or (LMDEPLOY_OLD_BLOCK_TOKENS if old else LMDEPLOY_BLOCK_TOKENS)
+    if setting.k.name == "int8":
+        pair = 2 * element_bytes(setting.spec.dtype)
+        scaled = replace(setting.k, scale_bytes_per_head_token=pair)
+        setting = replace(setting, k=scaled, v=replace(setting.v, scale_bytes_per_head_token=pair))
     return _pool("lmdeploy", setting, available, block, _WholeBlocks(setting, block))
 
 
@@ -119,8 +127,7 @@ def _notes(setting: Setting) -> tuple[str, ...]:
     notes = []
     if any(isinstance(mixer, State) for mixer in mixers):
         notes.append("recurrent states lie outside of these blocks and are not counted here")
-    windows = {m.window_tokens for m in mixers if isinstance(m, Attention) and m.window_tokens}
-    if windows:
+    if windows_of(setting.spec):
         notes.append("sliding layers are counted like full ones; a setting of the engine may bound them")
     if any(isinstance(mixer, Latent) for mixer in mixers):
         notes.append("MLA layers keep the latent vector, on every rank")

@@ -11,11 +11,10 @@ unslothai/unsloth, which measured 39 settings; our recordings of b11434.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from kvprobe.errors import Problem, UsageError
-from kvprobe.model.dtypes import KVDtype, kv_dtype
 from kvprobe.model.spec import Attention, Latent, Mixer, State
 from kvprobe.plan.engines.arithmetic import largest, round_up, whole_bytes
 from kvprobe.plan.engines.settings import Setting
@@ -25,8 +24,6 @@ from kvprobe.plan.pool import ByteRange, Pool
 CELL_PAD = 256
 DEFAULT_UBATCH = 512
 _STATE_BYTES = 4
-_OLD_FILES = ("DeepseekV2ForCausalLM",)
-"""Models whose files in circulation were made before llama.cpp kept the latent vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +65,8 @@ class Layout:
 
 def llama_cpp_pool(setting: Setting, available: ByteRange | None) -> Pool:
     """The caches that llama.cpp allocates for this context; whether they fit `available` bytes."""
-    setting, notes = _adapted(setting)
-    context = setting.options.ctx or setting.max_model_len
-    if context is None:
-        raise UsageError(
-            Problem(
-                code="no_context",
-                message="the model names no context length, and llama.cpp allocates all of it",
-                fix="say how long the context is: --ctx 8192",
-            )
-        )
+    notes = []
+    context = _context(setting)
     layout = _layout(setting)
     parts = layout.parts(context)
     needed = sum(parts.values())
@@ -115,6 +104,19 @@ def llama_cpp_pool(setting: Setting, available: ByteRange | None) -> Pool:
     )
 
 
+def _context(setting: Setting) -> int:
+    context = setting.options.ctx or setting.max_model_len
+    if context is None:
+        raise UsageError(
+            Problem(
+                code="no_context",
+                message="the model names no context length, and llama.cpp allocates all of it",
+                fix="say how long the context is: --ctx 8192",
+            )
+        )
+    return context
+
+
 def _holds(layout: Layout, context: int, tokens: int) -> int:
     if tokens <= 0 or tokens > layout.stream_cells(context):
         return 0
@@ -129,28 +131,6 @@ def _longest(layout: Layout, setting: Setting, available: ByteRange | None) -> i
         return None
     limit = max(setting.spec.max_position_tokens or 0, setting.options.ctx or 0) * layout.sequences
     return largest(lambda context: sum(layout.parts(context).values()) <= available.nominal, limit)
-
-
-def _adapted(setting: Setting) -> tuple[Setting, list[str]]:
-    """Formats and model files as this build has them."""
-    notes: list[str] = []
-    options = setting.options
-    k, v = (_format(name, setting) for name in (options.kv_dtype_k, options.kv_dtype_v))
-    latent = any(isinstance(mixer, Latent) for layer in setting.layers() for mixer in layer.mixers)
-    if latent and options.latent_cache is None:
-        old = setting.spec.architecture in _OLD_FILES or not since(setting.version, "mla")
-        options = replace(options, latent_cache=not old)
-        if old:
-            notes.append(
-                "the model file is taken to be one of before April 2025, which keeps K and V of every head; "
-                "newer files keep the latent vector alone"
-            )
-    return replace(setting, options=options, k=k, v=v), notes
-
-
-def _format(name: str, setting: Setting) -> KVDtype:
-    """`auto` is f16 here, whatever the model's dtype."""
-    return kv_dtype("fp16" if name == "auto" else name, model_dtype=setting.spec.dtype)
 
 
 def _layout(setting: Setting) -> Layout:
@@ -182,8 +162,6 @@ def _layout(setting: Setting) -> Layout:
 def _cell(mixer: Mixer, setting: Setting) -> Fraction:
     """Bytes of one cell in one layer."""
     if isinstance(mixer, Latent):
-        if setting.options.latent_cache is False:
-            return _cell(mixer.plain, setting)
         keys = (mixer.lora_rank + mixer.rope_dim + (mixer.indexer_dim or 0)) * setting.k.bytes_per_element
         has_values = not since(setting.version, "v_less") and setting.version.fork is None
         return keys + (mixer.lora_rank * setting.v.bytes_per_element if has_values else 0)

@@ -10,10 +10,9 @@ allocated all the same. Read in the wheels 0.4.6 to 0.5.10; boundaries are in `v
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
-from kvprobe.model.dtypes import kv_dtype
 from kvprobe.model.layouts import (
     attention_bytes_per_token,
     indexer_bytes,
@@ -22,6 +21,7 @@ from kvprobe.model.layouts import (
 )
 from kvprobe.model.spec import Attention, Latent, Layer, State
 from kvprobe.plan.engines.arithmetic import ceil_div, largest, round_up, spread, whole_bytes
+from kvprobe.plan.engines.cached import windows_of
 from kvprobe.plan.engines.settings import Setting
 from kvprobe.plan.engines.versions import has
 from kvprobe.plan.pool import ByteRange, Pool
@@ -131,9 +131,28 @@ class Layout:
             slots = int(max(0, size) * ratio / (1 + ratio)) // per_slot
         return slots, max(0, size - slots * per_slot)
 
+    def corners(self, available: ByteRange) -> tuple[int, ...]:
+        """Amounts where one state slot more leaves less to tokens, and those just below them.
+
+        Tokens grow between two such steps and over many, so that the first steps and the last decide.
+        """
+        first, last = (self.capacity(size).slots for size in (available.lo, available.hi))
+        wanted = sorted(
+            {*range(first + 1, min(first + 3, last + 1)), *range(max(first + 1, last - 1), last + 1)}
+        )
+        width = available.hi - available.lo
+
+        def start(slots: int) -> int:
+            below = largest(lambda more: self.capacity(available.lo + more).slots < slots, width)
+            return available.lo + below + 1
+
+        return tuple(size for slots in wanted for size in (start(slots) - 1, start(slots)))
+
     def max_requests(self, capacity: Capacity) -> int:
         """Requests that run at once: a table of them is made at start, and states bound it further."""
         options = self.setting.options
+        if not any(stage.full + stage.sliding for stage in self.stages):
+            return capacity.slots
         tokens = capacity.tokens
         length = self.setting.max_model_len or 1
         table = min(max(int(tokens / length * 512), _LEAST_REQUESTS), _MOST_REQUESTS)
@@ -162,32 +181,30 @@ def _ratio(given: float | None, default: Fraction) -> Fraction:
 
 def sglang_pool(setting: Setting, available: ByteRange) -> Pool:
     """What SGLang makes of the budget that mem-fraction-static leaves (`available`, on every GPU)."""
-    setting, notes = _adapted(setting)
     layout = _layout(setting)
     capacity = layout.capacity(available.nominal)
-    tokens, tokens_range = spread(available, lambda size: layout.capacity(size).tokens)
-    sliding, sliding_range = spread(available, lambda size: layout.capacity(size).sliding)
+    corners = layout.corners(available)
+    tokens, tokens_range = spread(available, lambda size: layout.capacity(size).tokens, corners)
+    sliding, sliding_range = spread(available, lambda size: layout.capacity(size).sliding, corners)
     slots, slots_range = spread(available, lambda size: layout.capacity(size).slots)
-    length = setting.max_model_len
     low, high = tokens_range
     has_sliding = any(stage.sliding for stage in layout.stages)
     return Pool(
         engine="sglang",
         version=setting.version.text,
-        fits=tokens > 0,
+        fits=layout.holds(capacity, 1) > 0,
         available_bytes=available.nominal,
         num_blocks=tokens // layout.page,
         num_blocks_range=(low // layout.page, high // layout.page),
         block_size=layout.page,
-        block_bytes=whole_bytes(max(stage.full + stage.sliding for stage in layout.stages) * layout.page),
+        # Two pools have no common block.
+        block_bytes=None
+        if has_sliding
+        else whole_bytes(max(stage.full for stage in layout.stages) * layout.page),
         tokens=tokens,
         tokens_range=tokens_range,
         log_line_tokens=tokens,
         log_line_tokens_range=tokens_range,
-        max_model_len=length,
-        max_concurrency=tokens / length if length else None,
-        max_concurrency_range=(low / length, high / length) if length else None,
-        blocks_per_request=ceil_div(length, layout.page) if length else None,
         full_tokens=capacity.full if has_sliding else None,
         full_tokens_range=tokens_range if has_sliding and capacity.full else None,
         swa_tokens=sliding if has_sliding else None,
@@ -197,35 +214,22 @@ def sglang_pool(setting: Setting, available: ByteRange) -> Pool:
         max_requests=layout.max_requests(capacity),
         parts_bytes=_parts(layout, capacity),
         estimated_max_model_len=largest(lambda tokens: layout.holds(capacity, tokens) >= 1, max(tokens, 1)),
-        assumptions=tuple(notes),
+        assumptions=_notes(setting),
         reservation=lambda tokens: ceil_div(tokens, layout.page),
         holds=lambda tokens: layout.holds(capacity, tokens),
-    )
+    ).at_length(setting.max_model_len)
 
 
-def _adapted(setting: Setting) -> tuple[Setting, list[str]]:
-    notes = []
-    if setting.sparse_latent and setting.k.name in ("fp8", "fp8_e4m3"):
-        packed = kv_dtype("fp8_ds_mla", model_dtype=setting.spec.dtype)
-        setting = replace(setting, k=packed, v=packed)
-        notes.append(
-            "fp8 of this sparse MLA model takes 656 bytes a layer and token, except with trtllm kernels"
-        )
+def _notes(setting: Setting) -> tuple[str, ...]:
     if setting.sparse_latent and not has(setting.version, "indexer_counted"):
-        notes.append("this SGLang allocates the indexer beside what it prints and plans")
-    return setting, notes
+        return ("this SGLang allocates the indexer beside what it prints and plans",)
+    return ()
 
 
 def _layout(setting: Setting) -> Layout:
-    windows = [
-        mixer.window_tokens
-        for layer in setting.layers()
-        for mixer in layer.mixers
-        if isinstance(mixer, Attention) and mixer.window_tokens
-    ]
     page = setting.options.block_size or (_SPARSE_PAGE_TOKENS if setting.sparse_latent else 1)
     stages = tuple(_cells(stage, setting) for stage in setting.stages() if stage)
-    return Layout(setting, stages, page, max(windows, default=None))
+    return Layout(setting, stages, page, max(windows_of(setting.spec), default=None))
 
 
 def _cells(layers: tuple[Layer, ...], setting: Setting) -> Cells:

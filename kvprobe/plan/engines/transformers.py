@@ -7,6 +7,7 @@ reserves the whole length at the first call, and is what `static_cache` asks for
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvprobe.model.layouts import (
@@ -21,6 +22,8 @@ from kvprobe.plan.engines.settings import Setting
 from kvprobe.plan.pool import ByteRange, Pool
 
 _SEARCH_LIMIT_TOKENS = 2**40
+_STATIC = "a static cache: every sequence reserves the whole length"
+_DYNAMIC = "a dynamic cache: it grows by copying, so the peak is higher for a moment"
 
 
 def sequence_bytes(setting: Setting, tokens: int) -> int:
@@ -42,45 +45,60 @@ def _layer_bytes(layer: Layer, setting: Setting, tokens: int) -> Fraction:
     return total + layer_cross_bytes(layer, setting.k, setting.v, tp=tp, encoder_tokens=spec.encoder_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Sequences side by side: each takes its tokens' bytes, or in a static cache those of full length."""
+
+    setting: Setting
+    static: bool
+
+    def reserved(self, tokens: int) -> int:
+        length = self.setting.max_model_len
+        return max(1, sequence_bytes(self.setting, length if self.static and length else tokens))
+
+    def holds(self, size: int, tokens: int) -> int:
+        length = self.setting.max_model_len
+        if tokens <= 0 or (self.static and length and tokens > length):
+            return 0
+        return max(0, size) // self.reserved(tokens)
+
+    def longest(self, size: int) -> int:
+        return largest(lambda tokens: sequence_bytes(self.setting, tokens) <= size, _SEARCH_LIMIT_TOKENS)
+
+    @property
+    def bounded(self) -> bool:
+        """Windows and states alone: a sequence of any length takes the same."""
+        half, whole = (sequence_bytes(self.setting, _SEARCH_LIMIT_TOKENS // part) for part in (2, 1))
+        return half == whole
+
+
 def transformers_pool(setting: Setting, available: ByteRange) -> Pool:
     """What `generate` can hold in `available` bytes: sequences side by side, of equal length."""
     static = setting.options.static_cache is True
+    sequences = Sequences(setting, static)
     length = setting.max_model_len
-
-    def reserved(tokens: int) -> int:
-        """Bytes of one sequence: of its tokens, or of the whole length in a static cache."""
-        return sequence_bytes(setting, length if static and length else tokens)
-
-    def longest(size: int) -> int:
-        return largest(lambda tokens: sequence_bytes(setting, tokens) <= size, _SEARCH_LIMIT_TOKENS)
-
-    def holds(tokens: int) -> int:
-        if tokens <= 0 or (static and length and tokens > length):
-            return 0
-        return max(0, available.nominal) // max(1, reserved(tokens))
-
-    def concurrency(size: int) -> float:
-        return max(0, size) / max(1, sequence_bytes(setting, length)) if length else 0.0
-
-    tokens, tokens_range = spread(available, longest)
-    return Pool(
+    tokens, tokens_range = spread(available, sequences.longest)
+    unbounded = sequences.bounded
+    pool = Pool(
         engine="transformers",
         version=setting.version.text,
-        fits=tokens > 0 and (length is None or holds(length) >= 1),
+        fits=tokens > 0 and (length is None or sequences.holds(available.nominal, length) >= 1),
         available_bytes=available.nominal,
-        tokens=tokens,
-        tokens_range=tokens_range,
+        tokens=None if unbounded else tokens,
+        tokens_range=None if unbounded else tokens_range,
         max_model_len=length,
-        max_concurrency=concurrency(available.nominal) if length else None,
-        max_concurrency_range=(concurrency(available.lo), concurrency(available.hi)) if length else None,
         max_requests=setting.options.max_num_seqs,
-        estimated_max_model_len=tokens,
-        estimated_max_model_len_range=tokens_range,
-        needed_bytes=reserved(length) if length else None,
-        assumptions=(
-            "a static cache: every sequence reserves the whole length"
-            if static
-            else "a dynamic cache: it grows by copying, so the peak is higher for a moment",
-        ),
-        holds=holds,
+        estimated_max_model_len=None if unbounded else tokens,
+        estimated_max_model_len_range=None if unbounded else tokens_range,
+        needed_bytes=sequences.reserved(length) if length else None,
+        assumptions=(_STATIC if static else _DYNAMIC,),
+        holds=lambda asked: sequences.holds(available.nominal, asked),
     )
+    return pool if length is None else _at_length(pool, available)
+
+
+def _at_length(pool: Pool, available: ByteRange) -> Pool:
+    """Sequences of the longest kind, as a fraction."""
+    needed = pool.needed_bytes or 1
+    nominal, low, high = (max(0, size) / needed for size in (available.nominal, available.lo, available.hi))
+    return replace(pool, max_concurrency=nominal, max_concurrency_range=(low, high))

@@ -82,6 +82,7 @@ HABITS: tuple[Habit, ...] = (
     Habit("vllm", "group_by_max_3_2", (0, 18, 0), None, "group of the larger count below 1.5 x", _WHEELS),
     Habit("vllm", "mla_align_64", (0, 11, 1), None, "hybrid MLA blocks are multiples of 64", _WHEELS),
     Habit("vllm", "mla_align_128", (0, 27, 0), None, "hybrid MLA blocks are multiples of 128", _WHEELS),
+    Habit("vllm", "align_to_block", (0, 20, 0), None, "hybrid blocks are multiples of --block-size", _WHEELS),
     Habit("vllm", "group_check", (0, 14, 0), None, "the start check charges groups with padding", _WHEELS),
     Habit(
         "vllm",
@@ -121,6 +122,9 @@ HABITS: tuple[Habit, ...] = (
         None,
         "windows reserve every batch in flight: 2 x max_num_batched_tokens with async scheduling",
         _WHEELS,
+    ),
+    Habit(
+        "vllm", "utilization_92", (0, 20, 0), None, "gpu_memory_utilization is 0.92 (before: 0.9)", _WHEELS
     ),
     Habit("vllm", "batch_160", (0, 28, 0), None, "GPUs of 160 GiB batch 16384 tokens", _WHEELS),
     Habit("vllm", "null_check", (0, 29, 0), None, "the start check sets the null block apart", _WHEELS),

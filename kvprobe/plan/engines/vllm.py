@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvprobe.model.dtypes import kv_dtype
 from kvprobe.plan.engines.arithmetic import largest, spread
 from kvprobe.plan.engines.settings import Setting
 from kvprobe.plan.engines.versions import has
-from kvprobe.plan.engines.vllm_groups import Grouping, group
+from kvprobe.plan.engines.vllm_groups import Demand, Grouping, group
 from kvprobe.plan.engines.vllm_specs import CacheSpec, Rules, layer_specs, rules
 from kvprobe.plan.pool import ByteRange, Pool
 
 _GIB = 2**30
 _SEARCH_LIMIT_TOKENS = 2**40
 _SMALL_BATCH, _LARGE_BATCH, _HUGE_BATCH = 2048, 8192, 16384
-_HOPPER = ("h100", "h200", "h20", "h800", "gh200")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,7 @@ class Layout:
     setting: Setting
     specs: tuple[tuple[CacheSpec, ...], ...]
     grouping: Grouping
+    demand: Demand
     rules: Rules
 
     @property
@@ -43,12 +42,11 @@ class Layout:
         return max(0, available_bytes) // max(sizes) if sizes else 0
 
     def blocks_for(self, tokens: int) -> int:
-        return self.grouping.blocks_for(tokens, self.rules)
+        return self.demand.blocks(tokens, self.rules)
 
 
 def v1_pool(setting: Setting, available: ByteRange) -> Pool:
     """What vLLM V1 makes of `available` bytes on every GPU."""
-    setting, notes = _adapted(setting)
     layout = _layout(setting)
     blocks, blocks_range = spread(available, layout.num_blocks)
     length = setting.max_model_len
@@ -56,7 +54,7 @@ def v1_pool(setting: Setting, available: ByteRange) -> Pool:
     pool = Pool(
         engine="vllm",
         version=setting.version.text,
-        fits=_fits(layout, available, length),
+        fits=_starts(layout, available, length) and _holds_one(layout, available, length),
         available_bytes=available.nominal,
         num_blocks=blocks,
         num_blocks_range=blocks_range,
@@ -71,31 +69,16 @@ def v1_pool(setting: Setting, available: ByteRange) -> Pool:
         tokens_range=tokens_range,
         max_model_len=length,
         max_requests=setting.options.max_num_seqs,
-        assumptions=tuple(notes + ([layout.grouping.refused] if layout.grouping.refused else [])),
+        assumptions=_notes(layout, available, length),
         reservation=layout.blocks_for,
     )
     return _at_length(pool, layout, available) if length else pool
 
 
-def _adapted(setting: Setting) -> tuple[Setting, list[str]]:
-    """The setting as this version would run it: formats that a backend turns into another."""
-    notes = []
-    if setting.sparse_latent and setting.k.name in ("fp8", "fp8_e4m3"):
-        name = (setting.options.gpu_name or "").lower()
-        if has(setting.version, "ds_mla") or any(card in name for card in _HOPPER):
-            packed = kv_dtype("fp8_ds_mla", model_dtype=setting.spec.dtype)
-            setting = replace(setting, k=packed, v=packed)
-            notes.append("fp8 of this sparse MLA model is kept as fp8_ds_mla (656 bytes a layer and token)")
-        else:
-            notes.append(
-                "fp8 of this sparse MLA model is kept plain; FlashMLA on Hopper would take fp8_ds_mla"
-            )
-    return setting, notes
-
-
 def _layout(setting: Setting) -> Layout:
     specs = layer_specs(setting)
-    return Layout(setting, specs, _grouping(setting, specs), rules(setting, in_flight_tokens(setting)))
+    grouping = _grouping(setting, specs)
+    return Layout(setting, specs, grouping, grouping.demand(), rules(setting, in_flight_tokens(setting)))
 
 
 def _grouping(setting: Setting, specs: tuple[tuple[CacheSpec, ...], ...]) -> Grouping:
@@ -117,7 +100,8 @@ def in_flight_tokens(setting: Setting) -> int:
     batch = options.max_num_batched_tokens or default_batch_tokens(setting)
     if not has(setting.version, "in_flight"):
         return batch
-    # Async scheduling, on by default, overlaps one batch more than there are pipeline stages.
+    # Async scheduling, on by default, overlaps one batch more than there are pipeline stages
+    # (`max_concurrent_batches` with the V2 model runner; the older runner overlaps only without stages).
     return batch * (options.pp + 1)
 
 
@@ -198,8 +182,8 @@ def _stage_needed(layout: Layout, stage: int, length: int) -> int:
         )
         block_bytes = whole.block_bytes(0)
     if has(version, "check_first_group"):
-        return block_bytes * grouping.first_group_blocks(length, layout.rules)
-    return block_bytes * grouping.blocks_for(length, layout.rules)
+        return block_bytes * layout.demand.first_group_blocks(length, layout.rules)
+    return block_bytes * layout.blocks_for(length)
 
 
 def _checked(layout: Layout, size: int) -> int:
@@ -216,8 +200,25 @@ def _longest(layout: Layout, size: int) -> int:
     return largest(lambda length: _needed(layout, length) <= usable, limit)
 
 
-def _fits(layout: Layout, available: ByteRange, length: int | None) -> bool:
-    """Would this vLLM start? One request of max-model-len must fit."""
+def _starts(layout: Layout, available: ByteRange, length: int | None) -> bool:
+    """Would this vLLM start? Its check of one request of max-model-len must pass."""
     if layout.grouping.refused or available.nominal <= 0 or not layout.num_blocks(available.nominal):
         return False
     return length is None or _needed(layout, length) <= _checked(layout, available.nominal)
+
+
+def _holds_one(layout: Layout, available: ByteRange, length: int | None) -> bool:
+    """Does the pool hold one request of max-model-len, whatever the check says?"""
+    return length is None or layout.blocks_for(length) <= layout.num_blocks(available.nominal)
+
+
+def _notes(layout: Layout, available: ByteRange, length: int | None) -> tuple[str, ...]:
+    refused = layout.grouping.refused
+    if refused:
+        return (refused,)
+    if _starts(layout, available, length) and not _holds_one(layout, available, length):
+        return (
+            "this vLLM starts, for its check counts less than a request takes, and then such a request "
+            "waits for ever (vllm issue 39734)",
+        )
+    return ()

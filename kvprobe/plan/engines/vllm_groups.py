@@ -7,6 +7,7 @@ group of a kind is padded. Read in `get_kv_cache_groups` and what it calls, whee
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from kvprobe.plan.engines.arithmetic import ceil_div
@@ -20,6 +21,27 @@ class Member:
 
     spec: CacheSpec
     stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Blocks of requests: how many groups there are of each set of specs. Built once, asked often."""
+
+    groups: tuple[tuple[frozenset[CacheSpec], int], ...]
+    first: frozenset[CacheSpec]
+
+    def blocks(self, tokens: int, rules: Rules) -> int:
+        """Blocks of one request, over all groups."""
+        if tokens <= 0:
+            return 0
+        return sum(count * self._group_blocks(specs, tokens, rules) for specs, count in self.groups)
+
+    def first_group_blocks(self, tokens: int, rules: Rules) -> int:
+        return self._group_blocks(self.first, tokens, rules) if tokens > 0 and self.first else 0
+
+    @staticmethod
+    def _group_blocks(specs: frozenset[CacheSpec], tokens: int, rules: Rules) -> int:
+        return max(rules.blocks(spec, tokens) for spec in specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +65,10 @@ class Grouping:
             default=0,
         )
 
-    def blocks_for(self, tokens: int, rules: Rules) -> int:
-        """Blocks of one request, over all groups."""
-        return sum(self._group_blocks(group, tokens, rules) for group in self.groups) if tokens > 0 else 0
-
-    def first_group_blocks(self, tokens: int, rules: Rules) -> int:
-        return self._group_blocks(self.groups[0], tokens, rules) if self.groups else 0
-
-    @staticmethod
-    def _group_blocks(group: tuple[Member, ...], tokens: int, rules: Rules) -> int:
-        return max(rules.blocks(spec, tokens) for spec in {member.spec for member in group})
+    def demand(self) -> Demand:
+        """What requests take of these groups."""
+        kinds = [frozenset(member.spec for member in group) for group in self.groups]
+        return Demand(tuple(Counter(kinds).items()), kinds[0] if kinds else frozenset())
 
     @property
     def page_bytes(self) -> int | None:

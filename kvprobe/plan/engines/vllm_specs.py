@@ -92,10 +92,14 @@ def state_mode(setting: Setting) -> str:
     options, version = setting.options, setting.version
     if options.mamba_cache_mode is not None and options.prefix_caching is not False:
         return options.mamba_cache_mode
-    caching = has(version, "hybrid_prefix") if options.prefix_caching is None else options.prefix_caching
+    mixers = [mixer for layer in setting.layers() for mixer in layer.mixers]
+    caching = options.prefix_caching
+    if caching is None:
+        # On by default for hybrids in newer versions, for models of states alone in none.
+        caching = has(version, "hybrid_prefix") and not all(isinstance(mixer, State) for mixer in mixers)
     if not caching or not has(version, "mamba_prefix_blocks"):
         return "none"
-    kinds = {mixer.kind for layer in setting.layers() for mixer in layer.mixers if isinstance(mixer, State)}
+    kinds = {mixer.kind for mixer in mixers if isinstance(mixer, State)}
     if has(version, "mamba_all_default") and kinds <= {"mamba1", "mamba2"}:
         return "all"
     return "align" if has(version, "mamba_modes") else "none"
@@ -117,23 +121,16 @@ def rules(setting: Setting, in_flight_tokens: int) -> Rules:
 def layer_specs(setting: Setting) -> tuple[tuple[CacheSpec, ...], ...]:
     """The specs of each pipeline stage's layers, with the blocks of attention and states aligned."""
     stages = setting.stages()
-    mixers = [_cached(mixer, setting) for layer in setting.layers() for mixer in layer.mixers]
+    mixers = [mixer for layer in setting.layers() for mixer in layer.mixers]
     block = _attention_block(mixers, setting)
     state_block = block if state_mode(setting) != "none" else setting.max_model_len or block
     page = max((_token_bytes(mixer, setting) * block for mixer in mixers), default=Fraction(0))
 
     def of_layer(layer: Layer) -> Iterator[CacheSpec]:
         for mixer in layer.mixers:
-            yield from _specs(_cached(mixer, setting), setting, block, state_block, whole_bytes(page))
+            yield from _specs(mixer, setting, block, state_block, whole_bytes(page))
 
     return tuple(tuple(spec for layer in stage for spec in of_layer(layer)) for stage in stages)
-
-
-def _cached(mixer: Mixer, setting: Setting) -> Mixer:
-    """The mixer as it is cached: an MLA layer whose latent is not kept is ordinary attention."""
-    if isinstance(mixer, Latent) and setting.options.latent_cache is False:
-        return mixer.plain
-    return mixer
 
 
 def _token_bytes(mixer: Mixer, setting: Setting) -> Fraction:
@@ -183,11 +180,11 @@ def _attention_block(mixers: list[Mixer], setting: Setting) -> int:
 
 
 def _alignment(latent: bool, asked: int | None, setting: Setting) -> int:
-    if latent and has(setting.version, "mla_align_128"):
-        return max(128, asked or 0)
-    if latent and has(setting.version, "mla_align_64"):
-        return max(64, asked or 0)
-    return DEFAULT_BLOCK_TOKENS
+    version = setting.version
+    unit = DEFAULT_BLOCK_TOKENS
+    if latent and has(version, "mla_align_64"):
+        unit = 128 if has(version, "mla_align_128") else 64
+    return max(unit, asked or 0) if has(version, "align_to_block") else unit
 
 
 def _chunk_tokens(setting: Setting) -> int:

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from kvprobe.model.layouts import attention_bytes_per_token, heads_per_rank, latent_bytes_per_token
+from kvprobe.model.layouts import attention_bytes_per_token, latent_bytes_per_token
 from kvprobe.model.spec import Attention, Latent, Layer, State
 from kvprobe.plan.engines.arithmetic import ceil_div, spread, whole_bytes
 from kvprobe.plan.engines.settings import Setting
-from kvprobe.plan.engines.versions import has
 from kvprobe.plan.pool import ByteRange, Pool
 
 BLOCK_TOKENS = 16
 DEFAULT_SWAP_BYTES = 4 * 2**30
-_PADDED_HEAD = 256
-"""Before MLA was kept compressed, DeepSeek's heads of 192 were padded to this for K and V."""
 
 
 def v0_pool(setting: Setting, available: ByteRange) -> Pool:
@@ -32,9 +29,8 @@ def v0_pool(setting: Setting, available: ByteRange) -> Pool:
         for stage in setting.stages()
     ]
     block_bytes = max(stages)
-    swap_bytes = setting.options.swap_space_bytes
-    if swap_bytes is None:
-        swap_bytes = DEFAULT_SWAP_BYTES
+    asked = setting.options.swap_space_bytes
+    swap_bytes = DEFAULT_SWAP_BYTES if asked is None else asked
     blocks, (low, high) = spread(available, lambda size: max(0, size) // block_bytes if block_bytes else 0)
     length = setting.max_model_len
     states = any(isinstance(mixer, State) for layer in setting.layers() for mixer in layer.mixers)
@@ -55,10 +51,6 @@ def v0_pool(setting: Setting, available: ByteRange) -> Pool:
         tokens_range=(low * block_size, high * block_size),
         log_line_tokens=blocks * block_size,
         log_line_tokens_range=(low * block_size, high * block_size),
-        max_model_len=length,
-        max_concurrency=blocks * block_size / length if length else None,
-        max_concurrency_range=(low * block_size / length, high * block_size / length) if length else None,
-        blocks_per_request=ceil_div(length, block_size) if length else None,
         num_cpu_blocks=swap_bytes // block_bytes if block_bytes else 0,
         estimated_max_model_len=blocks * block_size,
         estimated_max_model_len_range=(low * block_size, high * block_size),
@@ -66,21 +58,14 @@ def v0_pool(setting: Setting, available: ByteRange) -> Pool:
         max_requests=setting.options.max_num_seqs,
         assumptions=notes,
         reservation=lambda tokens: ceil_div(tokens, block_size),
-    )
+    ).at_length(length)
 
 
 def _token_bytes(layer: Layer, setting: Setting) -> Fraction:
     total = Fraction(0)
     for mixer in layer.mixers:
         if isinstance(mixer, Latent):
-            total += _latent_bytes(mixer, setting)
+            total += latent_bytes_per_token(mixer, setting.k)
         elif isinstance(mixer, Attention):
             total += attention_bytes_per_token(mixer, setting.k, setting.v, tp=setting.options.tp)
     return total
-
-
-def _latent_bytes(latent: Latent, setting: Setting) -> Fraction:
-    if has(setting.version, "mla") and setting.options.latent_cache is not False:
-        return latent_bytes_per_token(latent, setting.k)
-    heads = heads_per_rank(latent.plain.kv_heads, setting.options.tp)
-    return heads * (setting.k.vector_bytes(_PADDED_HEAD) + setting.v.vector_bytes(_PADDED_HEAD))

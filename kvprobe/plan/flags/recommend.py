@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from kvprobe.plan.engines.versions import parse_version
 from kvprobe.plan.flags.table import ALIASES, FLAGS
+from kvprobe.plan.ladder import MOST_SHARE, smallest_utilisation
 from kvprobe.plan.solve import Solution
 from kvprobe.summary.units import size, whole
 
@@ -51,6 +52,8 @@ def advise(solution: Solution) -> Advice:
         return Advice(engine=None, note="flags belong to an engine: name one with --engine")
     if engine not in FLAGS:
         return Advice(engine=engine, note=f"{engine} is a library and has no command line of its own")
+    if solution.fits() is False and not _mendable(solution):
+        return Advice(engine=engine, note="nothing fits: no flag mends that, see `what if`")
     version = parse_version(engine, request.engine_version)
     wanted = _WISHES[engine](solution)
     kept, dropped = [], []
@@ -66,16 +69,25 @@ def advise(solution: Solution) -> Advice:
     return Advice(engine=engine, flags=tuple(kept), left_out=tuple(dropped), running=running)
 
 
+def _mendable(solution: Solution) -> bool:
+    """Would a flag make it fit: a larger share of the memory, or a shorter context?"""
+    least = smallest_utilisation(solution, solution.wanted_tokens())
+    return (least is not None and least <= MOST_SHARE) or bool(_longest(solution))
+
+
 def context_wanted(solution: Solution) -> tuple[int | None, str]:
     """The context limit to set: as said, else what the lengths need, else the model's if it fits."""
     request = solution.request
     if request.options.max_model_len:
         asked = request.options.max_model_len
         longest = _longest(solution)
-        if longest is not None and longest < asked:
+        if longest and longest < asked:
             return (
                 longest,
-                f"the pool holds one request of at most {whole(longest)} tokens, less than the {whole(asked)} asked for",
+                (
+                    f"the pool holds one request of at most {whole(longest)} tokens, less than the "
+                    f"{whole(asked)} asked for"
+                ),
             )
         return asked, "as asked for"
     if request.lengths is not None:
@@ -84,11 +96,14 @@ def context_wanted(solution: Solution) -> tuple[int | None, str]:
         if limit is not None and needed > limit:
             return (
                 limit,
-                f"the model's own limit; {whole(request.lengths.max_tokens)} tokens are the longest request expected",
+                (
+                    f"the model's own limit; {whole(request.lengths.max_tokens)} tokens are the "
+                    "longest request expected"
+                ),
             )
         return needed, f"the longest request expected has {whole(request.lengths.max_tokens)} tokens"
     model, longest = request.spec.max_position_tokens, _longest(solution)
-    if model is not None and longest is not None and longest < model:
+    if model is not None and longest and longest < model:
         return longest, f"one request of the model's {whole(model)} tokens does not fit; so many do"
     return model, "the model's own limit"
 
@@ -106,7 +121,10 @@ def batch_wanted(solution: Solution) -> tuple[int | None, str]:
         at_mean = held.spread.mean_bound
         return (
             held.spread.max_num_seqs,
-            f"so many fit with a chance of preemption of at most {chance:g} % (by the mean it would be {whole(at_mean)})",
+            (
+                f"so many fit with a chance of preemption of at most {chance:g} % (by the mean it "
+                f"would be {whole(at_mean)})"
+            ),
         )
     if held.max:
         return held.max, "so many of the longest requests fit at once"
@@ -144,13 +162,7 @@ def _vllm(solution: Solution) -> Iterator[Wish]:
     }
     yield from _shared(solution, names)
     if budget.utilisation.ratio is not None and request.available_kv is None:
-        kv = budget.kv.value
-        left = f" and leaves {size(kv.lo if budget.kv.banded else kv.nominal)} for the cache" if kv else ""
-        yield (
-            "gpu-memory-utilization",
-            f"{budget.utilisation.ratio:g}",
-            f"the share that this plan counts with{left}",
-        )
+        yield _utilisation(solution, budget.utilisation.ratio)
     if (name := request.options.kv_dtype_k) != "auto":
         yield "kv-cache-dtype", _VLLM_NAMES.get(name, name), _dtype_why(solution)
     yield from _prefix(solution, "enable-prefix-caching", "no-enable-prefix-caching")
@@ -168,6 +180,19 @@ def _vllm(solution: Solution) -> Iterator[Wish]:
             str(batch),
             f"one more full batch may wait; beyond {whole(batch)} the server answers 503",
         )
+
+
+def _utilisation(solution: Solution, ratio: float) -> Wish:
+    """The share of the plan, or the smallest at which one request fits where that one is too small."""
+    tokens, kv = solution.wanted_tokens(), solution.budget.kv
+    least = smallest_utilisation(solution, tokens)
+    if least is not None and ratio < least <= MOST_SHARE:
+        why = f"the smallest at which one request of {whole(tokens)} tokens fits"
+        return "gpu-memory-utilization", f"{least:.2f}", why
+    left = ""
+    if kv.value is not None:
+        left = f" and leaves {size(kv.value.lo if kv.banded else kv.value.nominal)} for the cache"
+    return "gpu-memory-utilization", f"{ratio:g}", f"the share that this plan counts with{left}"
 
 
 _VLLM_NAMES = {"bf16": "bfloat16", "fp16": "float16"}

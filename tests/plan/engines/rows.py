@@ -107,11 +107,24 @@ def config_of(row: Row) -> Row:
 
 
 _PUBLISHED = (
-    "linear_num_value_heads linear_num_key_heads linear_key_head_dim linear_value_head_dim "
-    "linear_conv_kernel_dim mamba_ssm_dtype num_global_key_value_heads global_head_dim attention_k_eq_v "
-    "num_kv_shared_layers index_head_dim index_n_heads mamba_num_heads mamba_head_dim ssm_state_size n_groups "
-    "conv_kernel"
-).split()
+    "linear_num_value_heads",
+    "linear_num_key_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "mamba_ssm_dtype",
+    "num_global_key_value_heads",
+    "global_head_dim",
+    "attention_k_eq_v",
+    "num_kv_shared_layers",
+    "index_head_dim",
+    "index_n_heads",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "ssm_state_size",
+    "n_groups",
+    "conv_kernel",
+)
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

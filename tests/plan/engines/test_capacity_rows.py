@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from kvprobe.errors import UsageError
-from kvprobe.plan.pool import ByteRange, Pool
+from kvprobe.model.spec import Affine
+from kvprobe.plan.engines import pool_for
+from kvprobe.plan.pool import ByteRange, EngineOptions, Pool
 from kvprobe.plan.sizes import parse_size
-from tests.plan.engines.rows import GIB, MIB, Row, capacity_pool, capacity_rows, pool_of, read_rows
+from tests.plan.engines.rows import GIB, MIB, Row, capacity_pool, capacity_rows, pool_of, read_rows, spec_of
 
 ROWS = capacity_rows()
 MORE = {row["id"]: row for row in read_rows("more.jsonl")}
@@ -136,10 +138,16 @@ def test_sglang_states_and_tokens() -> None:
 
 
 def test_an_affine_layout_is_refused_by_name() -> None:
-    row = dict(MORE["smollm2-cpu-1g"])
-    row["config"] = {"model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"]}
-    with pytest.raises(UsageError):
-        pool_of(row)
+    affine = Affine(fixed_bytes=1, per_token_bytes=1.0, source="test")
+    spec = replace(spec_of(MORE["smollm2-cpu-1g"]["config"]), affine=affine, name="DeepSeek-V4")
+    with pytest.raises(UsageError, match="DeepSeek-V4"):
+        pool_for("vllm", None, spec, EngineOptions(), ByteRange.of(GIB))
+
+
+def test_llama_cpp_wants_a_context() -> None:
+    spec = replace(spec_of(MORE["smollm2-cpu-1g"]["config"]), max_position_tokens=None)
+    with pytest.raises(UsageError, match="context"):
+        pool_for("llama.cpp", None, spec, EngineOptions(), None)
 
 
 @pytest.mark.parametrize("name", sorted(MORE))

@@ -12,7 +12,7 @@ from kvprobe.evidence.events import Event
 from kvprobe.summary.units import size
 
 
-def _say(
+def said(
     event: Event,
     cause: str,
     confidence: Confidence,
@@ -49,15 +49,17 @@ def library_handles(view: LogView) -> list[LogCandidate]:
     confidence: Confidence = "suspected" if library == "cuDNN" or unclear else "likely"
     doubt = f" ({unclear} has other reasons too: a broken context, an index out of range)" if unclear else ""
     return [
-        _say(
+        said(
             event,
             "library_handle_alloc_failed",
             confidence,
-            f"{library} could not allocate its handle or workspace{doubt}: the framework's pool has taken the card, and "
+            f"{library} could not allocate its handle or workspace{doubt}: the framework's pool has "
+            "taken the card, and "
             "the library allocates outside it.",
             check=["free memory on the card at that moment (`nvidia-smi`)", "the first error above this one"],
             remedy=[
-                "leave room outside the pool: a lower memory fraction or utilisation (a handle needs 10 to 100 MiB)",
+                "leave room outside the pool: a lower memory fraction or utilisation (a handle needs "
+                "10 to 100 MiB)",
                 "smaller batches in the step that failed",
             ],
             mind=["gigabytes free at the moment of the failure"],
@@ -67,7 +69,13 @@ def library_handles(view: LogView) -> list[LogCandidate]:
 
 
 _HARDWARE: Final = {"ECC", "NVLink", "off the bus"}
-_SOFT: Final = {"illegal memory access", "misaligned address", "illegal instruction", "page fault", "HSA exception"}
+_SOFT: Final = {
+    "illegal memory access",
+    "misaligned address",
+    "illegal instruction",
+    "page fault",
+    "HSA exception",
+}
 
 
 def faults(view: LogView) -> list[LogCandidate]:
@@ -81,14 +89,16 @@ def faults(view: LogView) -> list[LogCandidate]:
     if kind == "device-side assert":
         return [_assert(event)]
     return [
-        _say(
+        said(
             event,
             "gpu_software_fault",
             "likely" if kind in _SOFT else "suspected",
-            f"A kernel failed ({kind}): a fault of the program on the GPU, reported at a later call, and no lack of memory.",
+            f"A kernel failed ({kind}): a fault of the program on the GPU, reported at a later call, "
+            "and no lack of memory.",
             check=["`dmesg | grep Xid`: 13, 31 and 43 are such faults, 48, 79 and 94 are the hardware's"],
             remedy=[
-                "upgrade (or go back) the engine and its kernels; try another attention back end, or `--enforce-eager`",
+                "upgrade (or go back) the engine and its kernels; try another attention back end, or "
+                "`--enforce-eager`",
                 "`CUDA_LAUNCH_BLOCKING=1` names the kernel",
             ],
             mind=["an Xid of the hardware class at the same time"],
@@ -97,7 +107,7 @@ def faults(view: LogView) -> list[LogCandidate]:
 
 
 def _hardware(event: Event, kind: str) -> LogCandidate:
-    return _say(
+    return said(
         event,
         "gpu_hw_fault",
         "certain" if kind == "ECC" else "likely",
@@ -109,11 +119,12 @@ def _hardware(event: Event, kind: str) -> LogCandidate:
 
 
 def _assert(event: Event) -> LogCandidate:
-    return _say(
+    return said(
         event,
         "not_memory",
         "likely",
-        "A device-side assertion: an index out of range (a token id beyond the vocabulary, a position beyond the "
+        "A device-side assertion: an index out of range (a token id beyond the vocabulary, a "
+        "position beyond the "
         "table), not memory.",
         check=["the same run with `CUDA_LAUNCH_BLOCKING=1`: it names the line"],
         remedy=["mend the input or the tokenizer that produces the index"],
@@ -128,11 +139,12 @@ def unusable(view: LogView) -> list[LogCandidate]:
     needed, limit = event.get("needed"), event.get("limit")
     sizes = f" ({needed:,} B needed, {limit:,} B per block)" if needed and limit else ""
     return [
-        _say(
+        said(
             event,
             "not_memory",
             "certain" if sizes else "likely",
-            f"Not the card's memory: {event.get('kind')}{sizes}; the installed build or driver does not serve this GPU.",
+            f"Not the card's memory: {event.get('kind')}{sizes}; the installed build or driver does "
+            "not serve this GPU.",
             check=["the GPU's compute capability, the driver, and what the wheels were built for"],
             remedy=["a build for this GPU; for a kernel's shared memory a smaller block configuration"],
             mind=["an out-of-memory with sizes before this line"],
@@ -147,112 +159,18 @@ def workspaces(view: LogView) -> list[LogCandidate]:
     needed, available = event.get("needed"), event.get("available")
     short = f": {size(needed)} needed, {size(available or 0)} available" if needed is not None else ""
     return [
-        _say(
+        said(
             event,
             "fixed_workspace_missized",
             "certain" if needed is not None and available is not None else "likely",
             f"A preallocated workspace is too small{short}; the card's memory is not the limit.",
-            check=["the workspace size in the engine's settings or environment (FlashInfer: `*_WORKSPACE_SIZE`)"],
+            check=[
+                "the workspace size in the engine's settings or environment (FlashInfer: `*_WORKSPACE_SIZE`)"
+            ],
             remedy=["a larger workspace (twice the default costs some 400 MiB), or smaller batches per step"],
             mind=["the same overflow with a workspace of twice the size"],
         )
     ]
 
 
-def without_size(view: LogView) -> list[LogCandidate]:
-    """An allocation that failed and printed no numbers: only the place can tell."""
-    event = view.first("cuda_oom", "nvml_assert")
-    if event is None or view.all("torch_oom"):
-        return []
-    site = site_of(view, event)
-    cause, confidence, what = _unsized(event, site)
-    return [
-        _say(
-            event,
-            cause,
-            confidence,
-            f"{what}; the message carries no sizes.",
-            check=["`nvidia-smi` before the start and at the failure", "the lines above: what was being done"],
-            remedy=["free memory on the card, or ask for less (a lower memory fraction, a smaller batch)"],
-            mind=["the sizes: free above what was asked is a driver limit, not capacity"],
-            site=site,
-        )
-    ]
-
-
-def _unsized(event: Event, site: Site) -> tuple[str, Confidence, str]:
-    if event.get("where") == "cumem" or "wake" in site:
-        return (
-            "other_process_on_gpu",
-            "likely",
-            "The engine asked for its memory back after sleeping and it was gone: a trainer or another process took it",
-        )
-    if event.get("where") in ("pinned", "init") or "pin" in site:
-        return (
-            "driver_limit_not_capacity",
-            "suspected",
-            "Pinned host memory or the first context was refused by the driver, as WSL2 and WDDM do well below the card's size",
-        )
-    if event.name == "nvml_assert":
-        return "capacity_exhausted", "likely", "An out-of-memory whose report itself failed (MIG or vGPU hide the numbers)"
-    if site.phase == "capture":
-        return "cudagraph_memory", "likely", "Memory ran out while CUDA graphs were captured"
-    if "convert" in site:
-        return "loading_peak", "suspected", "Memory ran out while weights were converted after loading"
-    if site.phase == "load" and site.told:
-        return _at_load(site)
-    if site.phase == "profile":
-        return "startup_activation_peak", "suspected", "Memory ran out in the start-up profiling pass"
-    return "capacity_exhausted", "suspected", "An allocation on the GPU failed"
-
-
-def _at_load(site: Site) -> tuple[str, Confidence, str]:
-    if site.frame("engine_init") is not None and site.frame("load") is None:
-        return (
-            "other_process_on_gpu",
-            "likely",
-            "The card was full before anything was loaded: creating the first context or tensor failed",
-        )
-    return "weights_plus_fixed_too_large", "suspected", "Memory ran out while weights were loaded"
-
-
-def host_memory(view: LogView) -> list[LogCandidate]:
-    event = view.first("cpu_oom")
-    if event is None:
-        return []
-    asked = event.get("requested")
-    return [
-        _say(
-            event,
-            "host_memory_exhausted",
-            "certain" if asked else "likely",
-            "The host's memory, not the GPU's, could not give " + (size(asked) if asked else "what was asked") + ".",
-            check=["`free -h`, the container's memory limit, swap, and (Windows) the page file"],
-            remedy=[
-                "more host memory or swap, fewer loading workers, `low_cpu_mem_usage`, or loading straight to the GPU",
-                "a smaller CPU offload or swap space of the engine",
-            ],
-            mind=["plenty of free host memory at that moment: then a limit (`ulimit -v`, cgroup) refused it"],
-        )
-    ]
-
-
-def block_limits(view: LogView) -> list[LogCandidate]:
-    event = view.first("xpu_block_limit")
-    if event is None:
-        return []
-    limit = event.get("limit")
-    return [
-        _say(
-            event,
-            "driver_limit_not_capacity",
-            "certain" if limit else "suspected",
-            f"The driver refuses single blocks{f' above {size(limit)}' if limit else ' of this size'}, whatever is free.",
-            check=["the driver's limit of one allocation (4 GB on Arc, 1 GB under WSL2)"],
-            remedy=["split the tensor (smaller batch or context), or relax the limit (`-ze-opt-greater-than-4GB-buffer`)"],
-            mind=["the same refusal for a block well below the limit"],
-        )
-    ]
-
-
-RULES: Final = (library_handles, faults, unusable, workspaces, without_size, host_memory, block_limits)
+RULES: Final = (library_handles, faults, unusable, workspaces)

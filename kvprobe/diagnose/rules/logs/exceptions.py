@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from kvprobe.diagnose.log_site import site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
+from kvprobe.diagnose.rules.logs.words import lived_on
 from kvprobe.evidence.events import Event
 
 _MEMORY_EVENTS: Final = (
@@ -49,7 +52,15 @@ _PLAIN: Final = frozenset(
         "UserError",
     }
 )
-"""Exceptions that Python or a library raises for a mistake; `RuntimeError` and `ValueError` may be anything."""
+"""Raised for a mistake, by Python or a library; `RuntimeError` and `ValueError` may be anything."""
+_CHECKS: Final = frozenset(
+    {"AssertionError", "KeyError", "IndexError", "OverflowError", "ZeroDivisionError", "AttributeError"}
+)
+_KEEPERS: Final = re.compile(
+    r"(?:block_manager|block_pool|block_table|block_allocator|kv_cache_manager|kv_cache_utils|kv_cache_coordinator|"
+    r"prefix_caching_block|naive_block|evictor|radix_cache|memory_pool|mem_cache|allocator)\w{0,20}(?:/\w{1,40})?\.py"
+)
+_INNERMOST = 4
 _MEMORY_WORDS: Final = ("memory", "alloc", "oom", "cuda", "nccl")
 
 
@@ -66,6 +77,8 @@ def plain_exceptions(view: LogView) -> list[LogCandidate]:
     if view.all(*_MEMORY_EVENTS, "config_refused", "gpu_unusable"):
         return []
     for event in view.all("exception"):
+        if lived_on(view, event):
+            continue  # a request's error that the server answered and outlived
         kind = str(event.get("type") or "").rsplit(".", 1)[-1]
         text = str(event.get("message") or event.text).lower()
         if kind in _PLAIN and not any(word in text for word in _MEMORY_WORDS):
@@ -88,4 +101,46 @@ def _not_memory(event: Event, what: str, *, certain: bool) -> LogCandidate:
     )
 
 
-RULES = (refused_settings, plain_exceptions)
+def refused_requests(view: LogView) -> list[LogCandidate]:
+    """A request longer than the context: an answer of 400, nothing wrong with the engine's memory."""
+    event = view.last("context_refused")
+    if event is None:
+        return []
+    found = _not_memory(event, "A request was longer than the context the engine serves", certain=False)
+    found.fatal = False
+    return [found]
+
+
+def broken_books(view: LogView) -> list[LogCandidate]:
+    """A failed check inside the engine's own block keeping: its numbers are wrong, not the memory."""
+    for event in view.all("exception"):
+        kind = str(event.get("type") or "").rsplit(".", 1)[-1]
+        doubled = "ouble free" in event.text
+        frames = site_of(view, event).frames[-_INNERMOST:]
+        keeper = next((f for f in reversed(frames) if _KEEPERS.search(str(f.get("file") or ""))), None)
+        if lived_on(view, event) or not (doubled or (kind in _CHECKS and keeper is not None)):
+            continue
+        where = f" in `{keeper.get('function')}`" if keeper is not None else ""
+        return [
+            candidate(
+                "engine_accounting_bug",
+                "likely",
+                f"A check of the engine's own block keeping failed{where}: {event.text[:160]}",
+                [cite(event), *([cite(keeper, "function", "file")] if keeper is not None else [])],
+                fatal=True,
+                at=event,
+                phase=event.phase,
+                check_first=[
+                    "which feature is on: speculation, prefix caching, offloading, swapping, aborts"
+                ],
+                remedy=[
+                    "upgrade, or go back to the last version without it",
+                    "switch the suspect feature off",
+                ],
+                would_change_my_mind=["an out-of-memory before this line"],
+            )
+        ]
+    return []
+
+
+RULES = (refused_settings, broken_books, plain_exceptions, refused_requests)

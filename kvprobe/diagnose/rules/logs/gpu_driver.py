@@ -48,6 +48,11 @@ _SOFTWARE: Final[dict[int, str]] = {
     109: "context switch timeout",
     137: "NVLink privilege error (a peer's bad access)",
 }
+_LOST: Final[dict[str, str]] = {
+    "device_off_bus": "The GPU is off the bus",
+    "gsp_timeout": "The card's own firmware processor (GSP) does not answer any more",
+    "adapter_failed": "The driver cannot initialise the card",
+}
 _FOLLOWS = frozenset({45, 154})
 _NO_CAPACITY: Final = {
     "capacity_exhausted": "the driver reports a fault, not a lack of memory",
@@ -58,8 +63,9 @@ _HW_CHECK = [
     "power, cooling and seating of the card; whether the same card (PCI address) fails again",
 ]
 _SW_CHECK = [
-    "whether it comes back on the same card with other software (then hardware), or on other cards with the same",
-    "`compute-sanitizer` or CUDA_LAUNCH_BLOCKING=1 for the kernel that faults; versions of driver and kernels",
+    "whether it comes back on the same card with other software (then hardware), or on other cards with the "
+    "same",
+    "`compute-sanitizer` or CUDA_LAUNCH_BLOCKING=1 for the kernel that faults; versions of both",
 ]
 
 
@@ -112,7 +118,8 @@ def _software(event: Event, events: list[Event]) -> LogCandidate:
     return candidate(
         "gpu_software_fault",
         _sure(event),
-        f"Xid {code}{spread}: {_SOFTWARE[code]}: a kernel or the driver did something illegal; memory was not exhausted.",
+        f"Xid {code}{spread}: {_SOFTWARE[code]}: a kernel or the driver did something illegal; memory was "
+        f"not exhausted.",
         [cite(event), *cites((e for e in events if e is not event), 3)],
         fatal=True,
         at=event,
@@ -127,10 +134,8 @@ def lost_device(view: LogView) -> list[LogCandidate]:
     """The card does not answer any more, told without an Xid."""
     if view.all("xid"):
         return []
-    for e in view.all("device_off_bus", "adapter_failed")[:1]:
-        off = e.name == "device_off_bus"
-        meaning = "the GPU is off the bus" if off else "the driver cannot initialise the card"
-        return [_hardware(e, meaning[0].upper() + meaning[1:], [], "certain" if off else "likely")]
+    for e in view.all(*_LOST)[:1]:
+        return [_hardware(e, _LOST[e.name], [], "certain" if e.name == "device_off_bus" else "likely")]
     return []
 
 
@@ -157,7 +162,8 @@ def other_faults(view: LogView) -> list[LogCandidate]:
             candidate(
                 "not_memory",
                 "likely",
-                "The user-space library and the kernel driver are of different versions; the GPU cannot be used.",
+                "The user-space library and the kernel driver are of different versions; the GPU cannot be "
+                "used.",
                 [cite(e)],
                 fatal=True,
                 at=e,
@@ -181,8 +187,8 @@ def collective_timeout(view: LogView) -> list[LogCandidate]:
         candidate(
             "not_memory",
             "suspected",
-            f"A collective ({event.get('operation')}) timed out and no rank reports a lack of memory: a rank hangs or "
-            "is gone, or a link is down.",
+            f"A collective ({event.get('operation')}) timed out and no rank reports a lack of memory: a "
+            f"rank hangs or is gone, or a link is down.",
             [cite(event)],
             fatal=True,
             at=event,

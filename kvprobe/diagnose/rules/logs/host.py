@@ -6,6 +6,8 @@ too, so it counts only when nothing before it explains the death.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
@@ -15,11 +17,13 @@ from kvprobe.evidence.events import Event
 _NOT_CUDA = "the host killed the process: host memory, not GPU memory, ran out"
 _CHECK = [
     "`dmesg -T | grep -i oom` or `kubectl describe pod` for the record of the kill",
-    "the resident memory of the process over time, page-locked buffers included (they stand in no rss figure)",
+    "the resident memory of the process over time, page-locked buffers included (no rss figure has them)",
 ]
 _REMEDY = [
-    "give the container or host more memory: at least the size of the weights while they load, plus host KV buffers",
-    "less host memory in the engine: no swap space or CPU offload, fewer loading workers, memory-mapped weights",
+    "give the container or host more memory: at least the size of the weights while they load, plus host KV "
+    "buffers",
+    "less host memory in the engine: no swap space or CPU offload, fewer loading workers, memory-mapped "
+    "weights",
 ]
 _MIND = ["an exit code other than 137, or no kernel record of an OOM kill at that time"]
 
@@ -28,7 +32,7 @@ def host_kill(view: LogView) -> list[LogCandidate]:
     """A record of the kill by kernel, cgroup, container runtime, Ray or systemd-oomd."""
     killed = [e for e in view.all("killed") if e.get("how") != "signal"]
     if not killed:
-        return []
+        return _only_invoked(view)
     best = max(killed, key=lambda e: (e.get("anon") is not None, e.get("used") is not None, len(e.values)))
     extra = view.all("cgroup_limit", "oom_largest_task", "container_limit", "oom_invoked")
     return [
@@ -44,6 +48,26 @@ def host_kill(view: LogView) -> list[LogCandidate]:
             would_change_my_mind=["the victim is no process of the engine, and the engine ran on"],
             excludes={"capacity_exhausted": _NOT_CUDA},
         )
+    ]
+
+
+def _only_invoked(view: LogView) -> list[LogCandidate]:
+    """An excerpt that ends before the victim is named."""
+    return [
+        candidate(
+            "host_oom_kill",
+            "likely",
+            f"The kernel ran out of host memory: {e.get('process')} invoked the OOM killer; the victim is "
+            f"not in the excerpt, and the one that invoked it may be innocent.",
+            [cite(e)],
+            fatal=True,
+            at=e,
+            check_first=_CHECK,
+            remedy=_REMEDY,
+            would_change_my_mind=["`Killed process` names a process that is not the engine's"],
+            excludes={"capacity_exhausted": _NOT_CUDA},
+        )
+        for e in view.all("oom_invoked")[:1]
     ]
 
 
@@ -87,14 +111,16 @@ def sigkill(view: LogView) -> list[LogCandidate]:
     if probe is not None and not any(e.get("how") == "shell" for e in signals):
         return [_probe(probe, first)]
     sure: Confidence = "likely" if first.get("how") in {"shell", "signal"} or runner else "suspected"
+    if any(e.line < first.line for e in view.all("child_died")):
+        sure = "suspected"  # SGLang kills its own process tree once a child is gone
     said = f" (phase: {view.phase_at(first)})" if view.phase_at(first) else ""
     doubt = " `OOMKilled: false` says that the container's own limit was not hit." if innocent else ""
     return [
         candidate(
             "host_oom_kill",
             "suspected" if innocent else sure,
-            f"The process got SIGKILL{said} without an error of its own, as when the host runs out of memory; "
-            f"SIGKILL alone does not prove who sent it.{doubt}",
+            f"The process got SIGKILL{said} without an error of its own, as when the host runs out of "
+            f"memory; SIGKILL alone does not prove who sent it.{doubt}",
             [*cites(signals), *([cite(innocent)] if innocent else [])],
             fatal=True,
             at=first,
@@ -109,7 +135,8 @@ def _probe(probe: Event, signal: Event) -> LogCandidate:
     return candidate(
         "not_memory",
         "likely",
-        f"Exit 137 is the kubelet's own SIGKILL after a failed {probe.get('probe')} probe, not a lack of memory.",
+        f"Exit 137 is the kubelet's own SIGKILL after a failed {probe.get('probe')} probe, not a lack of "
+        f"memory.",
         [cite(probe), cite(signal)],
         fatal=True,
         at=probe,
@@ -146,43 +173,47 @@ def evicted(view: LogView) -> list[LogCandidate]:
 
 def host_exhausted(view: LogView) -> list[LogCandidate]:
     """Host memory was refused, without a kill."""
-    found: list[LogCandidate] = []
-    for e in view.all("host_too_small")[:1]:
-        asked, free = e.get("asked"), e.get("free")
-        found.append(
-            candidate(
-                "host_memory_exhausted",
-                "certain",
-                f"The model needs {size(asked)} of system memory and {size(free)} are available: host RAM is too "
-                "small for the part that stays off the GPU.",
-                [cite(e), *cites(view.all("host_memory"), 1)],
-                fatal=True,
-                at=e,
-                check_first=["free RAM and swap before the start, and how many layers are on the GPU"],
-                remedy=[
-                    f"a smaller quantisation or context ({size((asked or 0) - (free or 0))} are missing)",
-                    "free RAM or add swap",
-                ],
-                would_change_my_mind=["as much free RAM as is asked for, and the same refusal"],
-                excludes={"capacity_exhausted": "system memory was refused, not device memory"},
-            )
-        )
-    shm = [e for e in view.all("bus_error") if e.get("shared_memory")]
-    for e in shm[:1]:
-        found.append(
-            candidate(
-                "host_memory_exhausted",
-                "likely",
-                "A bus error in shared memory: /dev/shm is full, which is host memory, not GPU memory.",
-                [cite(e)],
-                fatal=True,
-                at=e,
-                check_first=["`df -h /dev/shm` inside the container"],
-                remedy=["`--shm-size` of several GiB, or `--ipc=host`"],
-                would_change_my_mind=["room in /dev/shm at the time"],
-            )
-        )
-    return found
+    shm = [] if view.all("nccl_no_memory") else view.all("shm_full")
+    shm += [e for e in view.all("bus_error") if e.get("shared_memory")]
+    return [
+        *(_too_small(view, e) for e in view.all("host_too_small")[:1]),
+        *(_shared_memory(e) for e in shm[:1]),
+    ]
+
+
+def _too_small(view: LogView, event: Event) -> LogCandidate:
+    asked, free = event.get("asked"), event.get("free")
+    return candidate(
+        "host_memory_exhausted",
+        "certain",
+        f"The model needs {size(asked)} of system memory and {size(free)} are available: host RAM is too "
+        "small for the part that stays off the GPU.",
+        [cite(event), *cites(view.all("host_memory"), 1)],
+        fatal=True,
+        at=event,
+        check_first=["free RAM and swap before the start, and how many layers are on the GPU"],
+        remedy=[
+            f"a smaller quantisation or context ({size((asked or 0) - (free or 0))} are missing)",
+            "free RAM or add swap",
+        ],
+        would_change_my_mind=["as much free RAM as is asked for, and the same refusal"],
+        excludes={"capacity_exhausted": "system memory was refused, not device memory"},
+    )
+
+
+def _shared_memory(event: Event) -> LogCandidate:
+    return candidate(
+        "host_memory_exhausted",
+        "likely",
+        "/dev/shm is full: shared memory of the host, not GPU memory and not a disk.",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        check_first=["`df -h /dev/shm` inside the container"],
+        remedy=["`--shm-size` of several GiB, or `--ipc=host`"],
+        would_change_my_mind=["room in /dev/shm at the time"],
+        excludes={"not_memory": "/dev/shm is memory of the host"},
+    )
 
 
 _GROWTH = 1.5
@@ -195,7 +226,7 @@ def host_leak(view: LogView) -> list[LogCandidate]:
     values = [float(e.get("rss")) for e in samples if e.get("rss")]
     if len(values) < _SAMPLES or values[-1] < _GROWTH * values[0]:
         return []
-    rises = sum(1 for a, b in zip(values, values[1:], strict=False) if b >= a)
+    rises = sum(1 for a, b in pairwise(values) if b >= a)
     if rises < 0.9 * (len(values) - 1):
         return []
     first, last = samples[0], samples[-1]
@@ -209,7 +240,8 @@ def host_leak(view: LogView) -> list[LogCandidate]:
             "host_memory_leak",
             "certain" if killed else "likely",
             f"Host memory of the process rose from {size(values[0])} to {size(values[-1])} in {len(values)} "
-            f"readings, {percent(rises / (len(values) - 1))} of the steps upward{slope}; the GPU is not the cause.",
+            f"readings, {percent(rises / (len(values) - 1))} of the steps upward{slope}; the GPU is not the "
+            f"cause.",
             [cite(first), cite(last), *cites(view.all("killed"), 1)],
             fatal=killed,
             at=first,
@@ -224,7 +256,8 @@ def cut_off(view: LogView) -> list[LogCandidate]:
     """A log that stops while weights load, or in mid-work of the reference server: no word of an end."""
     for source, how in view.ended.items():
         events = [e for e in view.events if e.source == source and e.provenance != "quoted"]
-        if how != "cut" or not events or view.all("killed", "signal", "shutdown"):
+        own = any(e.name == "serving" and e.engine == "reference" for e in events)
+        if not events or (how != "cut" and not own) or view.all("killed", "signal", "shutdown"):
             continue
         last = events[-1]
         if explained_before(view, last) is not None or last.name in {"exception", "engine_dead"}:
@@ -238,8 +271,8 @@ def cut_off(view: LogView) -> list[LogCandidate]:
             candidate(
                 "host_oom_kill",
                 "suspected",
-                f"The log stops {doing}, without a traceback or a word of shutting down, as after a SIGKILL of the "
-                "host; a log cannot prove it.",
+                f"The log stops {doing}, without a traceback or a word of shutting down, as after a SIGKILL "
+                f"of the host; a log cannot prove it.",
                 [cite(last)],
                 fatal=True,
                 at=last,

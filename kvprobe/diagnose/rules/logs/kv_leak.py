@@ -11,6 +11,7 @@ from kvprobe.evidence.events import Event
 
 _HELD: Final = 0.02
 _READINGS: Final = 2
+_STILL: Final = 6
 
 
 def books(view: LogView) -> list[LogCandidate]:
@@ -22,9 +23,6 @@ def books(view: LogView) -> list[LogCandidate]:
     parts = [event.get(n) for n in ("available", "evictable", "protected")]
     known = total is not None and parts[0] is not None
     missing = total - sum(p or 0 for p in parts) if known else None
-    # Some versions print the sum as `available` and its parts below it.
-    if missing is not None and missing < 0 and parts[0] is not None and parts[0] + (parts[2] or 0) <= total:
-        missing = total - parts[0] - (parts[2] or 0)
     double = missing is not None and missing < 0
     told = f": {whole(abs(missing))} tokens of {whole(total)} are " if missing is not None and total else ""
     told += ("counted twice (freed twice)" if double else "in nobody's hands") if told else ""
@@ -38,7 +36,8 @@ def books(view: LogView) -> list[LogCandidate]:
             at=event,
             phase="serve",
             check_first=[
-                "which feature is on: speculation, page size above 1, hierarchical cache, overlap scheduling, aborts"
+                "which feature is on: speculation, page size above 1, hierarchical cache, overlap "
+                "scheduling, aborts"
             ],
             remedy=[
                 "upgrade, or go back to the last version without it",
@@ -66,8 +65,8 @@ def held_while_idle(view: LogView) -> list[LogCandidate]:
             candidate(
                 "kv_pool_leak",
                 "likely",
-                f"{percent(usage[-1])} of the KV pool stays in use in {len(tail)} readings in which nothing runs and "
-                "nothing waits: blocks of finished or aborted requests were not freed.",
+                f"{percent(usage[-1])} of the KV pool stays in use in {len(tail)} readings in which nothing "
+                f"runs and nothing waits: blocks of finished or aborted requests were not freed.",
                 [
                     cite(tail[0], "running", "waiting", "kv_usage"),
                     cite(tail[-1], "running", "waiting", "kv_usage"),
@@ -76,7 +75,8 @@ def held_while_idle(view: LogView) -> list[LogCandidate]:
                 fatal=False,
                 at=tail[0],
                 check_first=[
-                    "whether usage falls to 0 after all requests ended; requests that were aborted or timed out before"
+                    "whether usage falls to 0 after all requests ended; requests that were aborted or timed "
+                    "out before"
                 ],
                 remedy=["restart frees it", "upgrade; report the kind of request after which usage stays"],
                 would_change_my_mind=[
@@ -111,4 +111,45 @@ def _cached_counts(view: LogView, tail: list[Event]) -> bool:
     return any(e.get("swapped") is not None for e in tail)
 
 
-RULES: tuple[LogRule, ...] = (books, held_while_idle)
+def cancelled_but_running(view: LogView) -> list[LogCandidate]:
+    """Requests were aborted, nothing new came, and the same number goes on generating for minutes."""
+    aborted = view.all("aborted")
+    if not aborted:
+        return []
+    after = [
+        e for e in view.all("engine_stats") if e.line > aborted[-1].line and e.get("running") is not None
+    ]
+    still = [e for e in after if e.get("running") and not (e.get("prompt_tokens_per_s") or 0)]
+    if len(still) < _STILL or len(still) < len(after):
+        return []
+    running = {e.get("running") for e in still}
+    if len(running) > 1 or max(running) > sum(e.repeats for e in aborted):
+        return []
+    return [
+        candidate(
+            "cancellation_ignored",
+            "suspected",
+            f"{max(running)} requests go on in {len(still)} readings after {len(aborted)} aborts and no new "
+            f"prompt: aborted "
+            "requests keep computing and hold their blocks.",
+            [
+                cite(aborted[-1]),
+                cite(still[0], "running", "kv_usage"),
+                cite(still[-1], "running", "kv_usage"),
+            ],
+            fatal=False,
+            at=aborted[-1],
+            phase="serve",
+            check_first=[
+                "one streamed request, closed by the client: running must fall within a step or two"
+            ],
+            remedy=[
+                "upgrade; a proxy between must pass the disconnect on",
+                "a limit of max_tokens bounds the loss",
+            ],
+            would_change_my_mind=["other clients' long requests among those that run"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (books, held_while_idle, cancelled_but_running)

@@ -62,39 +62,31 @@ def pressure(view: LogView) -> list[LogCandidate]:
     """Full, with a sign that requests suffer for it."""
     pools = _pools(view)
     pool = pools[0] if pools else None
-    signs = _signs(view, pool)
-    if not signs or (pool is not None and not pool.high and not _evictions(view)):
-        return []
+    signs, proof = _signs(view, pool), _evictions(view)
     high = pool.high if pool is not None else []
+    if not signs or not (high or proof):
+        return []
     running = [e.get("running") for e in high if e.get("running") is not None]
     if running and max(running) <= FEW:
         return []
-    stuck = _stuck(high)
-    usage = (
-        f"{percent(RED_LINE)} or more of the pool in use in {plural(len(high), 'reading')}, " if high else ""
-    )
-    tail = (
-        f" For {plural(len(stuck), 'reading')} no token was generated: stuck, not only full." if stuck else ""
-    )
-    proof = _evictions(view)
+    readings = plural(len(high), "reading")
+    usage = f"{percent(RED_LINE)} or more of the pool in use in {readings}, " if high else ""
+    stuck = plural(len(_stuck(high)), "reading") if _stuck(high) else ""
+    tail = f" For {stuck} no token was generated: stuck, not only full." if stuck else ""
+    shown = high[:1] + high[1:][-1:]
     return [
         candidate(
             "kv_pool_pressure",
             "certain" if proof and high else "likely",
             f"The KV pool is too small for this load: {usage}with {', '.join(signs)}.{tail}",
-            [
-                *cites(proof, 2),
-                *[cite(e, *_SHOWN) for e in (high[:1] + high[-1:])][: 2 if len(high) > 1 else 1],
-            ],
+            [*cites(proof, 2), *(cite(e, *_SHOWN) for e in shown)],
             fatal=False,
             at=(proof or high)[0],
             phase="serve",
-            check_first=[
-                "KV tokens of the pool / p95 length of a request = how many fit; against the sequence limit"
-            ],
+            check_first=["KV tokens / p95 length of a request = how many fit; against the sequence limit"],
             remedy=[
                 "a limit of concurrent sequences that the pool can hold: no recomputation, same throughput",
-                "a larger pool: more cards, quantised weights, fp8 KV (twice the tokens; check quality first)",
+                "a larger pool: more cards, quantised weights, fp8 KV (twice the tokens; check quality)",
             ],
             would_change_my_mind=["the same slowness with a pool twice as large"],
         )
@@ -159,46 +151,44 @@ def _stuck(events: list[Event]) -> list[Event]:
 def owned(view: LogView) -> list[LogCandidate]:
     """One or two requests hold most of the pool while others wait for it."""
     for pool in _pools(view):
-        held = [
-            e
-            for e in pool.stats
-            if e.get("running") is not None
-            and 1 <= e.get("running") <= FEW
-            and (e.get("waiting") or 0) > 0
-            and e.get("kv_usage") >= _OWNED
-        ]
-        if len(held) < QUEUED:
-            continue
-        worst = max(held, key=lambda e: e.get("kv_usage"))
-        tokens = told(view, "tokens", "pool_size")
-        each = (
-            f", about {whole(tokens * worst.get('kv_usage') / worst.get('running'))} tokens each"
-            if tokens
-            else ""
-        )
-        return [
-            candidate(
-                "logical_kv_too_large",
-                "likely",
-                f"{plural(worst.get('running'), 'running request')} hold {percent(worst.get('kv_usage'))} of the KV pool{each} "
-                f"while {worst.get('waiting')} wait in {plural(len(held), 'reading')}: few, very long contexts own it.",
-                [cite(held[0], *_SHOWN), cite(held[-1], *_SHOWN), *cites(view.all("pool_size"), 1)],
-                fatal=False,
-                at=held[0],
-                phase="serve",
-                check_first=["length of the running requests x bytes per token against the pool"],
-                remedy=[
-                    "a lower context limit per request",
-                    "fp8 KV, or a larger pool",
-                    "long requests on a replica of their own",
-                ],
-                would_change_my_mind=["short running requests at that usage: then reservation or a leak"],
-                excludes={
-                    "queue_limit": f"only {percent(1 - worst.get('kv_usage'))} of the pool is free for the next prompt"
-                },
-            )
-        ]
+        # A queue shows that others suffer; so does a preemption while the pool is full.
+        line = RED_LINE if _pushed_out(view) else 2.0
+        held = [e for e in pool.stats if (e.get("waiting") or 0) > 0 or e.get("kv_usage") >= line]
+        held = [e for e in held if e.get("kv_usage") >= _OWNED]
+        held = [e for e in held if 1 <= (e.get("running") or 0) <= FEW]
+        if len(held) >= QUEUED:
+            return [_owned(view, held)]
     return []
+
+
+def _pushed_out(view: LogView) -> bool:
+    """Any preemption or retraction at all: with one or two running it is they that do not fit."""
+    return bool(view.all("preemption", "retraction"))
+
+
+def _owned(view: LogView, held: list[Event]) -> LogCandidate:
+    worst = max(held, key=lambda e: e.get("kv_usage"))
+    usage, running = worst.get("kv_usage"), worst.get("running")
+    tokens = told(view, "tokens", "pool_size")
+    each = f", about {whole(tokens * usage / running)} tokens each" if tokens else ""
+    return candidate(
+        "logical_kv_too_large",
+        "likely",
+        f"{plural(running, 'running request')} hold {percent(usage)} of the KV pool{each} while "
+        f"{worst.get('waiting') or 'none'} wait in {plural(len(held), 'reading')}: few long contexts own it.",
+        [cite(held[0], *_SHOWN), cite(held[-1], *_SHOWN), *cites(view.all("pool_size"), 1)],
+        fatal=False,
+        at=held[0],
+        phase="serve",
+        check_first=["length of the running requests x bytes per token against the pool"],
+        remedy=[
+            "a lower context limit per request",
+            "fp8 KV, or a larger pool",
+            "long requests on a replica of their own",
+        ],
+        would_change_my_mind=["short running requests at that usage: then reservation or a leak"],
+        excludes={"queue_limit": f"only {percent(1 - usage)} of the pool is free for the next prompt"},
+    )
 
 
 def limit(view: LogView) -> list[LogCandidate]:
@@ -270,8 +260,9 @@ def idle(view: LogView) -> list[LogCandidate]:
         candidate(
             "kv_pool_idle",
             "likely",
-            f"KV memory is not the limit: at most {percent(most)} of the pool was in use and nothing waited in "
-            f"{plural(len(busy), 'busy reading')}, with up to {max(e.get('running') for e in busy)} running.",
+            f"KV memory is not the limit: at most {percent(most)} of the pool was in use and nothing waited "
+            f"in {plural(len(busy), 'busy reading')}, with up to {max(e.get('running') for e in busy)} "
+            f"running.",
             [cite(top, *_SHOWN)],
             fatal=False,
             root=False,

@@ -12,6 +12,7 @@ from kvprobe.evidence.events import Event
 
 _HOST_DEVICES: Final = ("CPU", "Host", "host")
 _FITS: Final = 0.9
+_SYCL_LIMIT: Final = 4 * 2**30
 
 
 def buffers(view: LogView) -> list[LogCandidate]:
@@ -21,7 +22,8 @@ def buffers(view: LogView) -> list[LogCandidate]:
         return _only_an_allocation(view)
     event = _decisive(view, failed)
     if event is None:
-        return []
+        asked = failed[0].get("asked") or _asked_before(view, failed[0])
+        return [_compute(view, failed[0], asked, [cite(failed[0]), *cites(view.all("recovered"), 1)], False)]
     kind = _kind(view, event, failed)
     asked = event.get("asked") or _asked_before(view, event)
     evidence = [cite(event), *cites(_allocations(view, event), 2)]
@@ -86,16 +88,20 @@ def _weights(
     free, offload = _free(view, event), view.last("offload")
     if _on_host(view, event):
         return _host(event, asked, evidence, fatal)
+    if "SYCL" in str(event.get("device")) and asked is not None and asked > _SYCL_LIMIT:
+        return _one_block(event, asked, evidence, fatal)
     if free is not None and asked is not None and asked <= _FITS * free:
         return _free_but_refused(event, asked, free, evidence, fatal)
     against = f" with {size(free)} free on it" if free is not None else ""
     if offload is not None:
         evidence = [*evidence, cite(offload)]
-        against += f"; the model needs {size(offload.get('required'))}, {size(offload.get('available'))} are available"
+        need, there = size(offload.get("required")), size(offload.get("available"))
+        against += f"; the model needs {need}, {there} are available"
     return candidate(
         "weights_plus_fixed_too_large",
         "certain" if free is not None and asked is not None and asked > free else "likely",
-        f"The weights do not fit: one buffer of {size(asked)} was refused on {event.get('device') or 'the device'}{against}.",
+        f"The weights do not fit: one buffer of {size(asked)} was refused on "
+        f"{event.get('device') or 'the device'}{against}.",
         evidence,
         fatal=fatal,
         at=event,
@@ -130,14 +136,30 @@ def _host(event: Event, asked: float | None, evidence: list[Evidence], fatal: bo
     )
 
 
+def _one_block(event: Event, asked: float, evidence: list[Evidence], fatal: bool) -> LogCandidate:
+    return candidate(
+        "driver_limit_not_capacity",
+        "likely",
+        f"One buffer of {size(asked)} was asked of {event.get('device')}: Intel's driver refuses single "
+        "blocks above 4 GiB, whatever is free.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="load",
+        check_first=["whether a model whose largest buffer is below 4 GiB loads"],
+        remedy=["UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, in recent builds", "the Vulkan back end"],
+        would_change_my_mind=["a refusal of buffers below 4 GiB too: then memory is short"],
+    )
+
+
 def _free_but_refused(
     event: Event, asked: float, free: float, evidence: list[Evidence], fatal: bool
 ) -> LogCandidate:
     return candidate(
         "driver_limit_not_capacity",
         "suspected",
-        f"{size(asked)} were refused on {event.get('device')} although {size(free)} were free at start: a limit of the "
-        "driver or of the host's memory, or another process took it since.",
+        f"{size(asked)} were refused on {event.get('device')} although {size(free)} were free at start: a "
+        f"limit of the driver or of the host's memory, or another process took it since.",
         evidence,
         fatal=fatal,
         at=event,
@@ -158,13 +180,15 @@ def _kv(
     context = context or told(view, "max_model_len")
     trained = told(view, "trained_len")
     many = slots is not None and slots > 1
+    shared = f", here for {whole(slots or 0)} slots" if many else ""
     length = f" for a context of {whole(context)} tokens" if context else ""
     default = " (the model's full trained length)" if context and trained and context == trained else ""
     return candidate(
         "reservation_policy_waste" if many else "max_model_len_exceeds_pool",
         "likely",
-        f"The KV cache{length}{default} needs one buffer of {size(asked)}, which was refused: llama.cpp reserves the "
-        f"whole context at start{f', here for {whole(slots)} slots' if many else ''}, whatever the requests use.",
+        f"The KV cache{length}{default} needs one buffer of {size(asked)}, which was refused: llama.cpp "
+        f"reserves the whole context at start{shared}, whatever "
+        f"the requests use.",
         evidence,
         fatal=fatal,
         at=event,
@@ -254,8 +278,8 @@ def _only_an_allocation(view: LogView) -> list[LogCandidate]:
         candidate(
             "capacity_exhausted",
             "suspected",
-            f"A buffer of {size(event.get('asked'))} was refused; the line that says which kind (weights, KV cache or "
-            "compute) is not in the excerpt.",
+            f"A buffer of {size(event.get('asked'))} was refused; the line that says which kind (weights, "
+            f"KV cache or compute) is not in the excerpt.",
             [cite(event)],
             fatal=True,
             at=event,

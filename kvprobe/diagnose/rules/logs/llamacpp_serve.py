@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, flag, plural, size, told, whole
 from kvprobe.evidence.events import Event
@@ -10,43 +11,28 @@ from kvprobe.evidence.events import Event
 
 def pool_full(view: LogView) -> list[LogCandidate]:
     """No free cell for a batch; ending at batch 1 is a failure, ending earlier a recovery."""
-    tries = view.all("kv_full")
-    fatal = view.all("kv_full_fatal")
+    tries, fatal = view.all("kv_full"), view.all("kv_full_fatal")
     if not tries and not fatal:
         return []
     smallest = min((e.get("batch") for e in tries if isinstance(e.get("batch"), int)), default=None)
     ended = bool(fatal) or smallest == 1
-    slots, context, unified = (
-        told(view, "max_num_seqs"),
-        told(view, "max_model_len"),
-        flag(view, "kv_unified"),
-    )
-    one = slots == 1
-    shape = ""
-    if slots and context and unified:
-        shape = (
-            f" {whole(slots)} slots x {whole(context)} = {whole(slots * context)} tokens are offered over one cache of "
-            f"{whole(context)} ({slots:.1f}x oversubscribed)."
-        )
-    end = (
-        f"{plural(len(fatal), 'failure')} with `Context size has been exceeded`"
-        if fatal
-        else f"batches shrank to {smallest}, and it recovered"
-        if not ended
-        else "down to a batch of 1 nothing fits"
-    )
+    slots = told(view, "max_num_seqs")
+    sure: Confidence = "suspected" if not ended else "certain" if slots or fatal else "likely"
+    end = f"batches shrank to {smallest}, and it recovered"
+    if fatal:
+        end = f"{plural(len(fatal), 'failure')} with `Context size has been exceeded`"
+    elif ended:
+        end = "down to a batch of 1 nothing fits"
     return [
         candidate(
-            "logical_kv_too_large" if one else "kv_pool_pressure",
-            "certain" if ended and (slots or fatal) else "likely" if ended else "suspected",
-            f"The KV cache has no free cells for the running sequences: {end}.{shape}",
+            "logical_kv_too_large" if slots == 1 else "kv_pool_pressure",
+            sure,
+            f"The KV cache has no free cells for the running sequences: {end}.{_oversubscribed(view)}",
             [*cites(fatal, 1), *cites(tries, 1), *cites(_slot_config(view), 1)],
             fatal=False,
             at=(fatal or tries)[0],
             phase="serve",
-            check_first=[
-                "n_slots, n_ctx_slot and kv_unified in the start line, against the sum of live tokens"
-            ],
+            check_first=["n_slots, n_ctx_slot and kv_unified of the start, against the sum of live tokens"],
             remedy=[
                 "a larger -c, to hold the sum of live conversations",
                 "fewer slots (-np), so that their contexts fit together",
@@ -55,6 +41,15 @@ def pool_full(view: LogView) -> list[LogCandidate]:
             would_change_my_mind=["free cells at the time: then the fault is in the cache's search"],
         )
     ]
+
+
+def _oversubscribed(view: LogView) -> str:
+    """` 4 slots x 1,024 = 4,096 tokens are offered over one cache of 1,024 (4.0x oversubscribed).`"""
+    slots, context = told(view, "max_num_seqs"), told(view, "max_model_len")
+    if not slots or not context or flag(view, "kv_unified") is not True:
+        return ""
+    offered = f"{whole(slots)} slots x {whole(context)} = {whole(slots * context)} tokens"
+    return f" {offered} are offered over one cache of {whole(context)} ({slots:.1f}x oversubscribed)."
 
 
 def _slot_config(view: LogView) -> list[Event]:
@@ -132,8 +127,8 @@ def _split(view: LogView, refused: list[Event]) -> LogCandidate | None:
     return candidate(
         "reservation_policy_waste",
         "likely",
-        f"The context is divided by {whole(slots)} slots: {whole(slots * limit)} tokens in all, {whole(limit)} a request; "
-        f"the request of {whole(longest)} would fit the whole.",
+        f"The context is divided by {whole(slots)} slots: {whole(slots * limit)} tokens in all, "
+        f"{whole(limit)} a request; the request of {whole(longest)} would fit the whole.",
         cites([*_slot_config(view), *refused], 2),
         fatal=False,
         root=False,
@@ -154,8 +149,9 @@ def no_rewind(view: LogView) -> list[LogCandidate]:
         candidate(
             "prefix_disabled_for_model",
             "certain" if forced else "likely",
-            f"{plural(times, 'time')} the cached prompt could not be used: sliding-window or recurrent memory cannot "
-            "rewind, so the prompt is computed from its start; for this model a low hit rate is by design.",
+            f"{plural(times, 'time')} the cached prompt could not be used: sliding-window or recurrent "
+            f"memory cannot rewind, so the prompt is computed from its start; for this model a low hit rate "
+            f"is by design.",
             cites(forced or events, 2),
             fatal=False,
             at=(forced or events)[0],
@@ -179,7 +175,8 @@ def runtime(view: LogView) -> list[LogCandidate]:
             candidate(
                 "library_handle_alloc_failed",
                 "likely",
-                "cuBLAS could not get its handle or workspace: weights, KV cache and compute buffers left no room on the card.",
+                "cuBLAS could not get its handle or workspace: weights, KV cache and compute buffers left "
+                "no room on the card.",
                 [cite(e)],
                 fatal=True,
                 at=e,
@@ -211,14 +208,15 @@ def _ggml(view: LogView, event: Event) -> LogCandidate:
     return candidate(
         cause,
         "likely" if phase in {"serve", "warmup"} else "suspected",
-        f"A temporary buffer for a batch could not be had on the card (function {event.get('function') or 'unknown'}): the "
-        "start left too little room beside weights and KV cache.",
+        f"A temporary buffer for a batch could not be had on the card (function "
+        f"{event.get('function') or 'unknown'}): the start left too little room beside weights and KV cache.",
         [cite(event)],
         fatal=True,
         at=event,
         phase=phase,
         check_first=[
-            "the length of the prompt that was processed, flash attention on or off, free memory after the start"
+            "the length of the prompt that was processed, flash attention on or off, free memory after the "
+            "start"
         ],
         remedy=["flash attention on", "a smaller -ub", "a layer or two fewer on the GPU, to leave room"],
         would_change_my_mind=["gigabytes free on that card at that moment"],
@@ -235,7 +233,8 @@ def _metal(view: LogView, event: Event) -> LogCandidate:
     return candidate(
         "capacity_exhausted",
         "likely",
-        f"Metal ran out of memory for a command buffer{numbers}: unified memory is full for this model and context.",
+        f"Metal ran out of memory for a command buffer{numbers}: unified memory is full for this model and "
+        f"context.",
         [cite(event), *cites([in_use] if in_use else [], 1)],
         fatal=True,
         at=event,

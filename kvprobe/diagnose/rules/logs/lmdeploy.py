@@ -22,12 +22,14 @@ def turbomind(view: LogView) -> list[LogCandidate]:
         candidate(
             "gpu_memory_utilization_too_high",
             "likely" if started or (count or 0) >= 0.8 else "suspected",
-            f"The run-time allocator found no memory beside the KV cache{shown}: the cache's share leaves too little.",
+            f"The run-time allocator found no memory beside the KV cache{shown}: the cache's share leaves "
+            f"too little.",
             [cite(event), *cites([e for e in view.all("config") if e.get("cache_max_entry_count")], 1)],
             fatal=True,
             at=event,
             check_first=[
-                "free memory after the start, and whether the share is of total (0.2.1 and before) or of free memory"
+                "free memory after the start, and whether the share is of total (0.2.1 and before) or of "
+                "free memory"
             ],
             remedy=[
                 "a lower --cache-max-entry-count (0.2 to 0.5 on a small card)",
@@ -42,8 +44,8 @@ def _weights(event: Event) -> LogCandidate:
     return candidate(
         "weights_plus_fixed_too_large",
         "likely",
-        "Memory for the weights and fixed buffers could not be had while loading (memory_utils.cu), before any KV cache: "
-        "the share for the cache does not matter here.",
+        "Memory for the weights and fixed buffers could not be had while loading (memory_utils.cu), before "
+        "any KV cache: the share for the cache does not matter here.",
         [cite(event)],
         fatal=True,
         at=event,

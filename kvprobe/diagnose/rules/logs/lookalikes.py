@@ -63,7 +63,8 @@ def quantised_cache(view: LogView) -> list[LogCandidate]:
         candidate(
             "kv_quant_warning_harmless",
             "suspected",
-            "The engine warns that its KV scales are 1.0; the log shows no damage, and the warning alone proves none.",
+            "The engine warns that its KV scales are 1.0; the log shows no damage, and the warning alone "
+            "proves none.",
             cites(warned, 2),
             fatal=False,
             root=False,
@@ -102,7 +103,8 @@ def _compared(measured: list[tuple[str, float, Event]]) -> list[LogCandidate]:
         candidate(
             "kv_quant_error" if bad else "kv_quant_warning_harmless",
             "certain" if ratio >= 2 else "likely",
-            f"Perplexity is {worst[1]:.4g} with {worst[0]} KV against {base[1]:.4g} with {base[0]} (x{ratio:.3f}): "
+            f"Perplexity is {worst[1]:.4g} with {worst[0]} KV against {base[1]:.4g} with {base[0]} "
+            f"(x{ratio:.3f}): "
             + (
                 "the KV format damages the output."
                 if bad

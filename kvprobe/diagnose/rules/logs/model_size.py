@@ -15,7 +15,20 @@ from kvprobe.diagnose.rules.logs.oom_case import setting
 from kvprobe.summary.units import size
 
 _PARAMETERS: Final = re.compile(r"(?<![\w.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,2})?)[bB](?![a-zA-Z])")
-_FOUR_BIT: Final = ("awq", "gptq", "int4", "4bit", "4-bit", "w4a", "nf4", "fp4", "bnb", "q4")
+_FOUR_BIT: Final = (
+    "gpt-oss",
+    "gguf",
+    "awq",
+    "gptq",
+    "int4",
+    "4bit",
+    "4-bit",
+    "w4a",
+    "nf4",
+    "fp4",
+    "bnb",
+    "q4",
+)
 _EIGHT_BIT: Final = ("fp8", "int8", "8bit", "8-bit", "w8a", "q8")
 
 
@@ -39,8 +52,8 @@ def estimate(view: LogView) -> Estimate | None:
     amount = round(billions * 1e9 * per / gpus)
     return Estimate(
         bytes_per_gpu=amount,
-        text=f"by its name the model has about {billions:g} billion parameters at {per:g} bytes over {gpus} GPU(s) = "
-        f"{size(amount)} each",
+        text=f"by its name the model has about {billions:g} billion parameters at {per:g} bytes over "
+        f"{gpus} GPU(s) = {size(amount)} each",
     )
 
 

@@ -13,6 +13,24 @@ from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
 from kvprobe.evidence.events import Event
 from kvprobe.summary.units import size
 
+_FRACTION_FLAG: Final = {
+    "sglang": "`--mem-fraction-static`",
+    "trtllm": "`free_gpu_memory_fraction`",
+    "lmdeploy": "`--cache-max-entry-count`",
+    "tgi": "`--cuda-memory-fraction`",
+}
+_BATCH_FLAG: Final = {
+    "sglang": "`--chunked-prefill-size`",
+    "trtllm": "`--max_num_tokens`",
+    "lmdeploy": "`--max-prefill-token-num`",
+    "tgi": "`--max-batch-prefill-tokens`",
+}
+_SEQUENCES_FLAG: Final = {
+    "sglang": "`--max-running-requests`",
+    "trtllm": "`--max_batch_size`",
+    "lmdeploy": "`--max-batch-size`",
+    "tgi": "`--max-batch-size`",
+}
 POOL_ENGINES: Final = frozenset({"vllm", "sglang", "trtllm", "lmdeploy", "tgi"})
 
 
@@ -39,6 +57,20 @@ class OomCase:
     def share(self, amount: int | None) -> float | None:
         """Of the card."""
         return None if amount is None or not self.numbers.total else amount / self.numbers.total
+
+    @property
+    def fraction_flag(self) -> str:
+        """The option that sizes this engine's pool."""
+        return _FRACTION_FLAG.get(self.site.engine or "", "`--gpu-memory-utilization`")
+
+    @property
+    def batch_flag(self) -> str:
+        """The options that bound one step of this engine."""
+        return _BATCH_FLAG.get(self.site.engine or "", "`--max-num-batched-tokens`")
+
+    @property
+    def sequences_flag(self) -> str:
+        return _SEQUENCES_FLAG.get(self.site.engine or "", "`--max-num-seqs`")
 
     def lacks(self) -> str:
         """The arithmetic of the message in words."""
@@ -98,7 +130,7 @@ def case_of(view: LogView, event: Event) -> OomCase:
         free=event.get("free"),
         allocated=event.get("allocated"),
         unallocated=event.get("reserved_unallocated"),
-        own_process=event.get("own_process"),
+        own_process=_own_process(event),
         others=event.get("others"),
         allowed=event.get("allowed") if event.get("backend") != "mps" else None,
     )
@@ -111,6 +143,12 @@ def case_of(view: LogView, event: Event) -> OomCase:
         weights=_weights_before(view, event),
         utilisation=setting(view, "gpu_memory_utilization"),
     )
+
+
+def _own_process(event: Event) -> int | None:
+    """What the driver counts to this process; less than PyTorch holds is no count (MIG, containers)."""
+    told, held = event.get("own_process"), event.get("allocated") or 0
+    return told if isinstance(told, int) and told >= 0.9 * held else None
 
 
 def _weights_before(view: LogView, event: Event) -> int | None:

@@ -38,17 +38,22 @@ def can_never_fit(c: OomCase) -> list[LogCandidate]:
         c.found(
             cause,
             "likely",
-            f"{size(n.requested)} were asked for in one piece on a card of {size(n.total or 0)}: it can never fit, "
+            f"{size(n.requested)} were asked for in one piece on a card of {size(n.total or 0)}: it "
+            "can never fit, "
             "whatever is free; a shape is too large, not the model.",
             excludes={
-                "allocator_fragmentation": f"{size(n.requested)} exceed the whole card ({size(n.total or 0)})",
+                "allocator_fragmentation": f"{size(n.requested)} exceed the whole card",
                 "capacity_exhausted": f"one tensor of {size(n.requested)} cannot fit an empty card either",
             },
-            check_first=["the tensor of the innermost frame: attention scores (length squared), or logits of all tokens"],
+            check_first=[
+                "the tensor of the innermost frame: attention scores (length squared), or logits of "
+                "all tokens"
+            ],
             remedy=[
-                "an attention that does not build the score matrix (flash attention, SDPA): its cost falls from "
+                "an attention that does not build the score matrix (flash attention, SDPA): its cost "
+                "falls from "
                 "length squared to length",
-                "a shorter input, or fewer tokens in a batch (`--max-num-batched-tokens`, `--max-model-len`)",
+                f"a shorter input, or fewer tokens in a batch ({c.batch_flag}, `--max-model-len`)",
             ],
             would_change_my_mind=["a much smaller request in the same frame"],
         )
@@ -69,6 +74,8 @@ def _by_phase(c: OomCase) -> list[LogCandidate]:
         return oom_starting.warming_up(c)
     if phase == "serve":
         return oom_serving.serving(c)
+    if c.pool_engine and oom_starting.too_big_by_name(c):
+        return oom_starting.loading(c)
     return [_exhausted(c)]
 
 
@@ -79,7 +86,7 @@ def _collective(c: OomCase) -> LogCandidate:
         f"Buffers for communication between GPUs could not be had: {c.lacks()}.",
         check_first=["free memory before the engine starts, on every GPU of the group"],
         remedy=[
-            "leave more room outside the budget: a lower `--gpu-memory-utilization` (each 0.01 is "
+            f"leave more room outside the budget: a lower {c.fraction_flag} (each 0.01 is "
             f"{size((c.numbers.total or 0) / 100)})",
             "`--disable-custom-all-reduce`, or a smaller `NCCL_BUFFSIZE`",
         ],
@@ -92,7 +99,8 @@ def _perhaps_fragmented(c: OomCase) -> LogCandidate:
     return c.found(
         "allocator_fragmentation",
         "suspected",
-        f"The pieces would just add up ({size(spare)} to spare, {percent(spare / total) if total else 'little'} of "
+        f"The pieces would just add up ({size(spare)} to spare, "
+        f"{percent(spare / total) if total else 'little'} of "
         "the card), but the card is full all the same.",
         root=False,
         check_first=["the same run with `expandable_segments:True`"],
@@ -108,16 +116,23 @@ def _exhausted(c: OomCase) -> LogCandidate:
     why = f"The card is full: {c.lacks()}."
     return c.found(
         "capacity_exhausted",
-        "likely",
+        "suspected" if c.pool_engine else "likely",
         why,
-        excludes={"allocator_fragmentation": f"free and pieces together are {size(deficit)} short of the request"}
+        excludes={
+            "allocator_fragmentation": f"free and pieces together are {size(deficit)} short of the request"
+        }
         if c.verdict.step == "4"
         else {},
         check_first=[
-            "what the program was doing: the traceback above the message (loading, profiling, serving, training)",
+            "what the program was doing: the traceback above the message (loading, profiling, "
+            "serving, training)",
         ],
         remedy=[
-            f"free at least {size(max(deficit, n.requested))}: a smaller batch or context, lower precision, or more GPUs",
+            f"free at least {size(max(deficit, n.requested))}: a smaller batch or context, lower "
+            "precision, or more GPUs",
         ],
-        would_change_my_mind=[NO_SETTING, "the frames of the traceback: they name the phase and a nearer cause"],
+        would_change_my_mind=[
+            NO_SETTING,
+            "the frames of the traceback: they name the phase and a nearer cause",
+        ],
     )

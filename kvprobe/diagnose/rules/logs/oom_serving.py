@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase
 from kvprobe.summary.units import percent, size
@@ -20,7 +21,7 @@ def serving(c: OomCase) -> list[LogCandidate]:
     if "wake" in c.site:
         return [_woken(c)]
     if "workspace" in c.site:
-        return [_workspace(c)]
+        return [workspace(c)]
     named = _named_spike(c)
     if named:
         return [named]
@@ -31,7 +32,10 @@ def serving(c: OomCase) -> list[LogCandidate]:
     if not c.pool_engine:
         return [_plain_generation(c)]
     if c.numbers.requested >= max(_SPIKE_BYTES, _SPIKE_SHARE * (c.numbers.total or 0)):
-        return [_spike(c, "one transient of this size is outside what the engine profiled"), _budget(c, root=False)]
+        return [
+            _spike(c, "one transient of this size is outside what the engine profiled", "suspected"),
+            _budget(c, root=False),
+        ]
     return [_budget(c)]
 
 
@@ -44,22 +48,24 @@ def _named_spike(c: OomCase) -> LogCandidate | None:
     if "logits" in c.site and (large or not c.pool_engine):
         return _spike(c, "logits (tokens x vocabulary) were computed at once")
     if "attention" in c.site and large:
-        return _spike(c, "attention without a fused kernel builds scores that grow with the square of the length")
+        return _spike(
+            c, "attention without a fused kernel builds scores that grow with the square of the length"
+        )
     return None
 
 
-def _spike(c: OomCase, what: str) -> LogCandidate:
+def _spike(c: OomCase, what: str, confidence: Confidence = "likely") -> LogCandidate:
     return c.found(
         "runtime_activation_spike",
-        "likely",
+        confidence,
         f"{what[0].upper()}{what[1:]}: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("prompt_logprobs", "multimodal", "logits", "attention", "serve")),
         check_first=["the request that was running: length, `prompt_logprobs`, number and size of images"],
         remedy=[
             "leave that feature out, or cap the input: the whole transient "
             f"({size(c.numbers.requested)} in this tensor) goes",
-            "`--max-num-batched-tokens` lower (long prompts are cut into smaller steps)",
-            f"a lower `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
+            f"{c.batch_flag} lower (long prompts are cut into smaller steps)",
+            f"a lower {c.fraction_flag}: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
         ],
         would_change_my_mind=["the same failure with short, plain requests: then the budget is too greedy"],
     )
@@ -69,21 +75,43 @@ def _budget(c: OomCase, *, root: bool = True) -> LogCandidate:
     n = c.numbers
     held = n.own_process or n.allocated or 0
     share = c.share(held) or 0.0
-    u = f", utilisation {c.utilisation}" if c.utilisation else ""
     return c.found(
         "gpu_memory_utilization_too_high",
         "likely" if share >= 0.9 and (c.site.told or c.utilisation) else "suspected",
-        f"The engine's pool leaves too little beside it: this process holds {size(held)} ({percent(share)} of the "
-        f"card{u}) and a step needed {size(n.requested)}: {c.lacks()}.",
+        _budget_why(c, held, share),
         evidence=c.evidence(c.view.last("budget"), c.site.frame("serve")),
         root=root,
-        excludes={"kv_pool_pressure": "the pool is preallocated: filling it refuses requests, it does not end the process"},
-        check_first=["`--gpu-memory-utilization`, and what else uses the card since the start (NCCL, graphs, other contexts)"],
+        excludes={
+            "kv_pool_pressure": "the pool is preallocated: filling it refuses requests and ends nothing"
+        },
+        check_first=[
+            f"{c.fraction_flag}, and what else uses the card since the start (NCCL, graphs, other contexts)"
+        ],
         remedy=[
-            f"`--gpu-memory-utilization` lower by 0.03 to 0.05: leaves {size((n.total or 0) * 0.04)} more outside the pool",
-            "`--max-num-batched-tokens` or `--max-num-seqs` lower: smaller transients",
+            f"{c.fraction_flag} lower by 0.03 to 0.05: leaves {size((n.total or 0) * 0.04)} "
+            "more outside the pool",
+            f"{c.batch_flag} or {c.sequences_flag} lower: smaller transients",
         ],
         would_change_my_mind=["the same failure with 0.10 less utilisation: then something grows (a leak)"],
+    )
+
+
+def _budget_why(c: OomCase, held: int, share: float) -> str:
+    n = c.numbers
+    u = f", utilisation {c.utilisation}" if c.utilisation else ""
+    if c.verdict.fragmented:
+        return (
+            f"Fragmentation decides this request ({size(n.requested)} asked, "
+            f"{size((n.free or 0) + (n.unallocated or 0))} there in pieces, {size(n.free or 0)} in "
+            "one), but the "
+            "root is the budget: an engine with a preallocated pool has "
+            f"{percent(c.share(n.allocated) or 0.0)} of "
+            f"the card allocated{u}."
+        )
+    return (
+        f"The engine's pool leaves too little beside it: this process holds {size(held)} "
+        f"({percent(share)} of the "
+        f"card{u}) and a step needed {size(n.requested)}: {c.lacks()}."
     )
 
 
@@ -94,23 +122,28 @@ def _cache_grew(c: OomCase) -> LogCandidate:
         "likely",
         f"The KV cache of the running sequence(s) was being enlarged when it failed: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("kv_growth")),
-        check_first=["tokens per sequence x sequences x bytes per token (`kvprobe plan --model … --tokens N`)"],
+        check_first=[
+            "tokens per sequence x sequences x bytes per token (`kvprobe plan --model … --tokens N`)"
+        ],
         remedy=[
             "a shorter context or fewer sequences at once: the cache falls in proportion",
             "a quantised cache (8 bit halves it), or an engine with a paged pool",
-            f"`expandable_segments:True` gives back up to {size(n.unallocated or 0)} of pieces that growing leaves behind",
+            f"`expandable_segments:True` gives back up to {size(n.unallocated or 0)} of pieces that "
+            "growing leaves behind",
         ],
         would_change_my_mind=["the same failure at the first tokens of a short prompt"],
     )
 
 
-def _workspace(c: OomCase) -> LogCandidate:
+def workspace(c: OomCase) -> LogCandidate:
     return c.found(
         "fixed_workspace_missized",
         "likely",
         f"A kernel's preallocated workspace of {size(c.numbers.requested)} had no room left: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("workspace")),
-        check_first=["the size of the workspace in the engine's settings (FlashInfer: `*_WORKSPACE_BUFFER_SIZE`)"],
+        check_first=[
+            "the size of the workspace in the engine's settings (FlashInfer: `*_WORKSPACE_BUFFER_SIZE`)"
+        ],
         remedy=[
             f"a lower memory fraction: each 0.01 leaves {size((c.numbers.total or 0) / 100)} for it",
             "a smaller workspace, or another attention back end",
@@ -126,7 +159,7 @@ def _collective(c: OomCase) -> LogCandidate:
         f"A collective's buffer could not be had while serving: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("collective")),
         check_first=["memory outside PyTorch (`nvidia-smi` minus `torch.cuda.memory_reserved`)"],
-        remedy=[f"a lower `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)}"],
+        remedy=[f"a lower {c.fraction_flag}: each 0.01 leaves {size((c.numbers.total or 0) / 100)}"],
         would_change_my_mind=["the same failure on one GPU"],
     )
 
@@ -135,7 +168,8 @@ def _woken(c: OomCase) -> LogCandidate:
     return c.found(
         "other_process_on_gpu",
         "likely",
-        f"Waking up, the engine asked for its memory back and it was gone: {c.lacks()}; while it slept, the trainer "
+        f"Waking up, the engine asked for its memory back and it was gone: {c.lacks()}; while it "
+        "slept, the trainer "
         "(or another process) took it.",
         evidence=c.evidence(c.site.frame("wake")),
         check_first=["what the trainer still holds when the engine is woken (`torch.cuda.memory_reserved`)"],
@@ -154,7 +188,10 @@ def _training(c: OomCase) -> LogCandidate:
         f"A training step did not fit: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("training")),
         check_first=["batch size x sequence length, and the optimiser's states (8 to 12 bytes a parameter)"],
-        remedy=["a smaller micro batch with gradient accumulation", "gradient checkpointing, LoRA, or sharded states"],
+        remedy=[
+            "a smaller micro batch with gradient accumulation",
+            "gradient checkpointing, LoRA, or sharded states",
+        ],
         would_change_my_mind=["the same step with a batch of one"],
     )
 
@@ -169,7 +206,8 @@ def _plain_generation(c: OomCase) -> LogCandidate:
         f"The card is full while generating: {c.lacks()}.",
         check_first=["input length x batch, and the size of the weights"],
         remedy=[
-            f"free at least {size(max(c.verdict.deficit, n.requested))}: shorter input, smaller batch, lower precision",
+            f"free at least {size(max(c.verdict.deficit, n.requested))}: shorter input, smaller "
+            "batch, lower precision",
         ],
         would_change_my_mind=["a traceback frame in the cache, the logits or the attention"],
     )

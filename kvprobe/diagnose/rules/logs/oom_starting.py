@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.model import Confidence
-from kvprobe.diagnose.rules.logs import model_size
+from kvprobe.diagnose.rules.logs import model_size, oom_serving
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase, setting
 from kvprobe.summary.units import percent, size
@@ -29,6 +29,11 @@ def loading(c: OomCase) -> list[LogCandidate]:
     return [_weights(c, "certain" if c.site.told and share and share >= 0.8 else "likely", None)]
 
 
+def too_big_by_name(c: OomCase) -> bool:
+    """Whether the model, by its name, is larger than the card."""
+    return _too_big(c, model_size.estimate(c.view))
+
+
 def _too_big(c: OomCase, estimate: model_size.Estimate | None) -> bool:
     total = c.numbers.total
     return bool(estimate and total and estimate.bytes_per_gpu > 0.9 * total)
@@ -44,8 +49,12 @@ def _weights(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandid
         confidence,
         f"The weights do not fit: while they were loaded, {c.lacks()}{told}.",
         evidence=c.evidence(c.site.frame("load", "lora", "draft")),
-        excludes={"gpu_memory_utilization_too_high": "no pool existed yet: utilisation plays no part while loading"},
-        check_first=["the size of the checkpoint's files against the card, divided by the tensor-parallel size"],
+        excludes={
+            "gpu_memory_utilization_too_high": "no pool existed yet: utilisation plays no part while loading"
+        },
+        check_first=[
+            "the size of the checkpoint's files against the card, divided by the tensor-parallel size"
+        ],
         remedy=[
             "a quantised checkpoint (8 bit halves the weights, 4 bit quarters them)",
             "more GPUs: `--tensor-parallel-size` divides the weights by that number",
@@ -62,10 +71,14 @@ def _converting(c: OomCase) -> LogCandidate:
     return c.found(
         "loading_peak",
         sure,
-        f"The weights were in place and were being converted (`{name.get('function') if name else 'convert'}`), which "
+        "The weights were in place and were being converted "
+        f"(`{name.get('function') if name else 'convert'}`), which "
         f"holds two copies of a part for a moment: {c.lacks()}.",
         evidence=c.evidence(name),
-        check_first=["a checkpoint that is already in the format that this GPU runs (no repacking, no online quantising)"],
+        check_first=[
+            "a checkpoint that is already in the format that this GPU runs (no repacking, no online "
+            "quantising)"
+        ],
         remedy=[
             "a pre-quantised checkpoint in the kernel's own format: saves the second copy "
             f"({size(c.numbers.requested)} here)",
@@ -81,6 +94,8 @@ def profiling(c: OomCase) -> list[LogCandidate]:
         return warming_up(c)
     if "multimodal" in c.site:
         return [_multimodal(c)]
+    if "workspace" in c.site:
+        return [oom_serving.workspace(c)]
     share = c.share(c.weights)
     if share is not None and share >= _WEIGHTS_FILL:
         return [_weights_fill(c, share)]
@@ -93,30 +108,34 @@ def _weights_fill(c: OomCase, share: float) -> LogCandidate:
     return c.found(
         "weights_plus_fixed_too_large",
         "certain" if share >= 0.95 else "likely",
-        f"The weights alone take {size(c.weights or 0)}, {percent(share)} of the card, so that not even the profiling "
+        f"The weights alone take {size(c.weights or 0)}, {percent(share)} of the card, so that not "
+        "even the profiling "
         f"pass has room: {c.lacks()}.",
         evidence=c.evidence(c.view.last("weights_loaded")),
         check_first=["weights per GPU against the card's memory"],
         remedy=[
             "a quantised checkpoint, or a larger `--tensor-parallel-size`",
-            "a smaller `--max-num-batched-tokens` only if the shortfall is that of one batch",
+            f"a smaller {c.batch_flag} only if the shortfall is that of one batch",
         ],
         would_change_my_mind=["weights of the same model below 80 % of the card"],
     )
 
 
 def _multimodal(c: OomCase) -> LogCandidate:
+    told = c.view.last("mm_profile_too_short", "mm_budget")
+    worst = (told.get("worst") or told.get("budget")) if told is not None else None
+    tokens = f" ({worst:,} tokens of them in the worst case)" if isinstance(worst, int) else ""
     return c.found(
         "multimodal_profiling",
         "likely",
-        "The start-up pass profiles the largest images or videos that the model allows, and its encoder did not "
-        f"fit: {c.lacks()}.",
+        f"The start-up pass profiles the largest images or videos that the model allows{tokens}, and its "
+        f"encoder did not fit: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("multimodal"), c.view.last("mm_budget", "mm_profile_too_short")),
         check_first=["how many items of which size are profiled (`limit_mm_per_prompt`, `max_pixels`)"],
         remedy=[
             "`--limit-mm-per-prompt` with the counts really used (0 for what never comes, video above all)",
             "`--mm-processor-kwargs` with a smaller `max_pixels` or resolution",
-            "`--max-num-seqs` and `--max-num-batched-tokens` lower: fewer items are profiled at once",
+            f"{c.sequences_flag} and {c.batch_flag} lower: fewer items are profiled at once",
         ],
         would_change_my_mind=["the same failure with the text part only (all limits 0)"],
     )
@@ -132,11 +151,12 @@ def _peak(c: OomCase) -> LogCandidate:
         f"The start-up profiling pass{batch} did not fit: {c.lacks()}{weights}.",
         evidence=c.evidence(c.site.frame("profile", "logits"), c.view.last("weights_loaded")),
         excludes={"max_model_len_exceeds_pool": "the pool was not sized yet when it failed"},
-        check_first=["`--max-num-batched-tokens` and `--max-num-seqs`: they set the size of this pass"],
+        check_first=[f"{c.batch_flag} and {c.sequences_flag}: they set the size of this pass"],
         remedy=[
-            f"`--max-num-batched-tokens` halved: frees about half of the activations ({size(c.numbers.requested)} is one "
+            f"{c.batch_flag} halved: frees about half of the activations "
+            f"({size(c.numbers.requested)} is one "
             "of their tensors)",
-            "`--max-num-seqs` and `--max-model-len` lower",
+            f"{c.sequences_flag} and `--max-model-len` lower",
             "lower precision of the weights, or more GPUs",
         ],
         would_change_my_mind=["the same failure with 2,048 batched tokens: then the weights leave no room"],
@@ -148,12 +168,16 @@ def capturing(c: OomCase) -> list[LogCandidate]:
         c.found(
             "cudagraph_memory",
             "likely",
-            "The pool was sized without room for CUDA graphs, and capturing them did not fit: " + c.lacks() + ".",
+            "The pool was sized without room for CUDA graphs, and capturing them did not fit: "
+            + c.lacks()
+            + ".",
             evidence=c.evidence(c.site.frame("capture")),
             check_first=["whether it starts with `--enforce-eager` (no graphs)"],
             remedy=[
-                f"a lower `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)} to the graphs",
-                "fewer graph sizes (`cudagraph_capture_sizes`, `--max-num-seqs`), or `--enforce-eager` (none, slower decode)",
+                f"a lower {c.fraction_flag}: each 0.01 leaves "
+                f"{size((c.numbers.total or 0) / 100)} to the graphs",
+                f"fewer graph sizes (`cudagraph_capture_sizes`, {c.sequences_flag}), or "
+                "`--enforce-eager` (none, slower decode)",
             ],
             would_change_my_mind=["the same failure with `--enforce-eager`"],
         )
@@ -164,7 +188,7 @@ def warming_up(c: OomCase) -> list[LogCandidate]:
     """After the pool was allocated: the pool itself, or a pass beside it, had no room."""
     if "kv_alloc" in c.site:
         return [_pool_itself(c)]
-    if "capture" in c.site:
+    if "capture" in c.site and "sampler_warmup" not in c.site:
         return capturing(c)
     seqs = setting(c.view, "max_num_seqs")
     warm = c.view.last("sampler_warmup_oom")
@@ -176,10 +200,10 @@ def warming_up(c: OomCase) -> list[LogCandidate]:
             "likely",
             f"The pool was in place and left too little for the sampler's warm-up{dummy}: {c.lacks()}.",
             evidence=c.evidence(warm, c.site.frame("sampler_warmup")),
-            check_first=["`--max-num-seqs`: the warm-up holds that many rows of vocabulary size"],
+            check_first=[f"{c.sequences_flag}: the warm-up holds that many rows of vocabulary size"],
             remedy=[
-                "`--max-num-seqs` lower first: the buffer falls in proportion",
-                f"then `--gpu-memory-utilization`: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
+                f"{c.sequences_flag} lower first: the buffer falls in proportion",
+                f"then {c.fraction_flag}: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
             ],
             would_change_my_mind=["the same failure with a few dozen sequences"],
         )
@@ -194,10 +218,15 @@ def _pool_itself(c: OomCase) -> LogCandidate:
         "likely" if u and u >= 0.9 else "suspected",
         f"The KV pool was sized larger than what was free when it was allocated{high}: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("kv_alloc"), c.view.last("available_kv", "pool_size")),
-        check_first=["whether another process took memory between profiling and allocating (two engines starting at once)"],
+        check_first=[
+            "whether another process took memory between profiling and allocating (two engines "
+            "starting at once)"
+        ],
         remedy=[
-            f"a lower `--gpu-memory-utilization`: each 0.01 is {size((c.numbers.total or 0) / 100)}",
+            f"a lower {c.fraction_flag}: each 0.01 is {size((c.numbers.total or 0) / 100)}",
             "start engines on one card one after the other",
         ],
-        would_change_my_mind=["free memory at this moment far below that at the start: then somebody else took it"],
+        would_change_my_mind=[
+            "free memory at this moment far below that at the start: then somebody else took it"
+        ],
     )

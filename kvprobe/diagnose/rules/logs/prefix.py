@@ -22,7 +22,7 @@ _EARLY: Final = 0.15
 _LONG_PROMPT: Final = 400
 
 
-def _rates(view: LogView) -> list[Event]:
+def rates(view: LogView) -> list[Event]:
     """Readings with a hit rate in which prompts were computed, or whose prefill says what was cached."""
     found = []
     for e in view.all("engine_stats"):
@@ -32,11 +32,11 @@ def _rates(view: LogView) -> list[Event]:
     return found
 
 
-def _hit_rate(view: LogView) -> tuple[float, int] | None:
+def hit_rate(view: LogView) -> tuple[float, int] | None:
     """The last hit rate and the number of readings; SGLang's from cached and new tokens of its prefills."""
-    rates = _rates(view)
-    if rates:
-        return float(rates[-1].get("prefix_hit_rate")), len(rates)
+    told_rates = rates(view)
+    if told_rates:
+        return float(told_rates[-1].get("prefix_hit_rate")), len(told_rates)
     prefills = [
         e for e in view.all("engine_stats") if e.get("cached_tokens") is not None and e.get("new_tokens")
     ]
@@ -48,7 +48,7 @@ def _hit_rate(view: LogView) -> tuple[float, int] | None:
 
 def block_too_large(view: LogView) -> list[LogCandidate]:
     """No hits, and blocks of hundreds of tokens: a shared prefix below one block can never hit."""
-    rate = _hit_rate(view)
+    rate = hit_rate(view)
     sizes = [
         e for e in view.all("pool_size", "config", "block_enlarged", "attention_block") if e.get("block_size")
     ]
@@ -65,9 +65,9 @@ def block_too_large(view: LogView) -> list[LogCandidate]:
         candidate(
             "prefix_block_granularity",
             "likely",
-            f"0 % hits in {plural(readings, 'reading')} with blocks of {whole(block)} tokens: only whole blocks are reused, so "
-            f"a shared prefix under {whole(unit)} tokens can never hit.",
-            [cite(source, "block_size"), *cites(_rates(view)[-1:], 1)],
+            f"0 % hits in {plural(readings, 'reading')} with blocks of {whole(block)} tokens: only whole "
+            f"blocks are reused, so a shared prefix under {whole(unit)} tokens can never hit.",
+            [cite(source, "block_size"), *cites(rates(view)[-1:], 1)],
             fatal=False,
             at=source,
             phase="serve",
@@ -88,7 +88,8 @@ def _spec_drop(view: LogView, block: float, hits: float, source: Event) -> LogCa
     return candidate(
         "prefix_spec_decode_drop",
         "suspected",
-        f"Speculation (EAGLE or MTP) drops one more unit of {whole(block)} tokens from every hit; the hit rate is {percent(hits)}.",
+        f"Speculation (EAGLE or MTP) drops one more unit of {whole(block)} tokens from every hit; the hit "
+        f"rate is {percent(hits)}.",
         [cite(source), *cites([e for e in view.all("config") if e.get("speculative")], 1)],
         fatal=False,
         root=False,
@@ -102,7 +103,7 @@ def _spec_drop(view: LogView, block: float, hits: float, source: Event) -> LogCa
 
 def speculation(view: LogView) -> list[LogCandidate]:
     """Speculation with large units and a low, not zero, hit rate."""
-    rate = _hit_rate(view)
+    rate = hit_rate(view)
     sizes = [
         e for e in view.all("pool_size", "config", "block_enlarged", "attention_block") if e.get("block_size")
     ]
@@ -153,7 +154,7 @@ def _for_model(event: Event) -> bool:
 
 
 def _switched_off(view: LogView) -> LogCandidate | None:
-    rate = _hit_rate(view)
+    rate = hit_rate(view)
     said = [
         e
         for e in view.all("config")
@@ -168,7 +169,8 @@ def _switched_off(view: LogView) -> LogCandidate | None:
     return candidate(
         "prefix_caching_off",
         "likely" if any(e.engine == "reference" for e in said) or view.all("prefix_off") else "suspected",
-        f"Prefix caching is switched off, and prompts are computed in {plural(len(prompts), 'reading')} without a single hit.",
+        f"Prefix caching is switched off, and prompts are computed in {plural(len(prompts), 'reading')} "
+        f"without a single hit.",
         cites(said, 2),
         fatal=False,
         root=False,
@@ -181,11 +183,11 @@ def _switched_off(view: LogView) -> LogCandidate | None:
 
 def evicted(view: LogView) -> list[LogCandidate]:
     """A hit rate that falls while the pool fills: prefixes are evicted before their reuse."""
-    rates = [e for e in _rates(view) if e.get("kv_usage") is not None]
-    if len(rates) < 2 * _READINGS:
+    known = [e for e in rates(view) if e.get("kv_usage") is not None]
+    if len(known) < 2 * _READINGS:
         return _cache_limit(view)
-    third = len(rates) // 3
-    first, last = rates[:third], rates[-third:]
+    third = len(known) // 3
+    first, last = known[:third], known[-third:]
     before = sum(e.get("prefix_hit_rate") for e in first) / third
     after = sum(e.get("prefix_hit_rate") for e in last) / third
     usage = max(float(e.get("kv_usage")) for e in last)
@@ -195,14 +197,15 @@ def evicted(view: LogView) -> list[LogCandidate]:
         candidate(
             "prefix_evicted",
             "likely",
-            f"The hit rate fell from {percent(before)} to {percent(after)} while usage rose to {percent(usage)}: running "
-            "requests push reusable prefixes out of the pool.",
+            f"The hit rate fell from {percent(before)} to {percent(after)} while usage rose to "
+            f"{percent(usage)}: running requests push reusable prefixes out of the pool.",
             [cite(first[0], "prefix_hit_rate", "kv_usage"), cite(last[-1], "prefix_hit_rate", "kv_usage")],
             fatal=False,
             at=last[0],
             phase="serve",
             check_first=[
-                "pool tokens / prompt tokens = prompts that can stay cached, against the distinct prefixes in use"
+                "pool tokens / prompt tokens = prompts that can stay cached, against the distinct prefixes "
+                "in use"
             ],
             remedy=[
                 "a larger pool (or fp8 KV)",
@@ -234,100 +237,4 @@ def _cache_limit(view: LogView) -> list[LogCandidate]:
     ]
 
 
-def layout(view: LogView) -> list[LogCandidate]:
-    """llama.cpp: long prompts that diverge at the same early token again and again."""
-    pairs = _kept(view)
-    early = [(kept, prompt) for kept, prompt in pairs if prompt >= _LONG_PROMPT and kept < _EARLY * prompt]
-    if len(early) < _READINGS or len(early) < 0.6 * len(pairs) or view.all("no_rewind"):
-        return []
-    points = [kept for kept, _ in early if kept > 0]
-    if len(points) < _READINGS or max(points) - min(points) > max(16, 0.2 * max(points)):
-        return []
-    longest = max(prompt for _, prompt in early)
-    events = view.all("prompt_kept")
-    return [
-        candidate(
-            "prefix_layout_unstable",
-            "likely",
-            f"Prompts of up to {whole(longest)} tokens diverge at token {min(points)} in {len(points)} requests: something early "
-            "in the prompt (a time, an id, the order of tools) changes each time.",
-            cites(events, 3),
-            fatal=False,
-            at=events[0],
-            phase="serve",
-            check_first=[f"the text around token {min(points)} of two prompts in a row"],
-            remedy=["move what changes to the end of the prompt: everything before it is then reused"],
-            would_change_my_mind=["other conversations on the same slot (several slots, or several users)"],
-        )
-    ]
-
-
-def _kept(view: LogView) -> list[tuple[int, int]]:
-    """(kept tokens, prompt tokens) of each task: its first `kv cache rm [n, end)`."""
-    pairs: list[tuple[int, int]] = []
-    seen: set[object] = set()
-    prompt: int | None = None
-    for e in view.all("prompt_started", "prompt_kept"):
-        if e.name == "prompt_started":
-            prompt = e.get("prompt")
-        elif prompt is not None and e.get("task") not in seen:
-            seen.add(e.get("task"))
-            pairs.append((e.get("kept") or 0, prompt))
-    return pairs
-
-
-def spread(view: LogView) -> list[LogCandidate]:
-    """A router that sends the same prefix anywhere."""
-    policies = [e for e in view.all("router_policy") if "cache" not in str(e.get("policy")).lower()]
-    rate = _hit_rate(view)
-    if not policies or (rate is not None and rate[0] > 0.5):
-        return []
-    ranks = len({e.rank for e in view.all("engine_stats")})
-    shown = f", hit rate {percent(rate[0])}" if rate is not None else ""
-    return [
-        candidate(
-            "prefix_routing_spread",
-            "likely" if rate is not None and ranks > 1 else "suspected",
-            f"The router's policy is {policies[0].get('policy')}: a repeated prefix meets its cache only on one of the "
-            f"replicas{f' ({ranks} seen)' if ranks > 1 else ''}{shown}.",
-            [cite(policies[0]), *cites(_rates(view)[-1:], 1)],
-            fatal=False,
-            at=policies[0],
-            phase="serve",
-            check_first=["hit rate per replica against the rate with one replica"],
-            remedy=["a cache-aware or session-sticky policy"],
-            would_change_my_mind=["the same hit rate with one replica"],
-        )
-    ]
-
-
-def impossible_rate(view: LogView) -> list[LogCandidate]:
-    """More hits than queries: the cache's own numbers are wrong."""
-    wrong = [e for e in view.all("engine_stats") if (e.get("prefix_hit_rate") or 0) > 1.0]
-    if not wrong:
-        return []
-    return [
-        candidate(
-            "prefix_engine_bug",
-            "likely",
-            f"A hit rate of {percent(wrong[0].get('prefix_hit_rate'))} cannot be: more tokens are counted as hits than asked.",
-            cites(wrong, 2),
-            fatal=False,
-            at=wrong[0],
-            phase="serve",
-            check_first=["retractions or preemptions before it: hits of resumed requests are counted twice"],
-            remedy=["upgrade", "use deltas of the counters instead"],
-            would_change_my_mind=["a rate that is printed in another unit"],
-        )
-    ]
-
-
-RULES: tuple[LogRule, ...] = (
-    block_too_large,
-    speculation,
-    disabled,
-    evicted,
-    layout,
-    spread,
-    impossible_rate,
-)
+RULES: tuple[LogRule, ...] = (block_too_large, speculation, disabled, evicted)

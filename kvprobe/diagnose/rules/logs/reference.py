@@ -33,8 +33,8 @@ def budget(view: LogView) -> list[LogCandidate]:
     peak, use = event.get("activation_peak") or 0, event.get("utilisation") or 1.0
     left = total * use - weights - workspace - peak
     sums = (
-        f"{size(total)} x {use} = {size(total * use)}; weights {size(weights)}, workspace {size(workspace)}, activation "
-        f"peak {size(peak)}; left for KV {size(left)}"
+        f"{size(total)} x {use} = {size(total * use)}; weights {size(weights)}, workspace "
+        f"{size(workspace)}, activation peak {size(peak)}; left for KV {size(left)}"
     )
     failed = bool(event.get("failed")) or left <= 0
     if workspace >= _HOG * total * use and (not failed or total * use - weights - peak > 0):
@@ -82,7 +82,8 @@ def _others(event: Event) -> LogCandidate:
     return candidate(
         "other_process_on_gpu",
         "certain" if event.get("failed") else "likely",
-        f"{size(held)} of {size(event.get('total'))} were taken before the server started: somebody else holds the device.",
+        f"{size(held)} of {size(event.get('total'))} were taken before the server started: somebody else "
+        f"holds the device.",
         [cite(event)],
         fatal=bool(event.get("failed")),
         at=event,
@@ -114,8 +115,9 @@ def device(view: LogView) -> list[LogCandidate]:
         candidate(
             cause,
             "certain",
-            f"{size(e.get('asked'))} were asked in phase {e.get('stage')} with {size(e.get('free'))} free of {size(e.get('total'))}; "
-            f"this process holds {size(e.get('own'))}, others {size(e.get('others'))}.",
+            f"{size(e.get('asked'))} were asked in phase {e.get('stage')} with {size(e.get('free'))} free "
+            f"of {size(e.get('total'))}; this process holds {size(e.get('own'))}, others "
+            f"{size(e.get('others'))}.",
             [cite(e)],
             fatal=True,
             at=e,
@@ -140,8 +142,9 @@ def fragmented(view: LogView) -> list[LogCandidate]:
         candidate(
             "allocator_fragmentation",
             "certain",
-            f"{size(e.get('asked'))} were refused with {size(e.get('free'))} free, the largest piece {size(e.get('largest_free'))}: "
-            f"the KV allocator has the bytes, in pieces ({plural(len(events), 'line')}).",
+            f"{size(e.get('asked'))} were refused with {size(e.get('free'))} free, the largest piece "
+            f"{size(e.get('largest_free'))}: the KV allocator has the bytes, in pieces "
+            f"({plural(len(events), 'line')}).",
             cites(events, 3),
             fatal=any(x.get("failed") for x in events),
             at=events[0],
@@ -180,8 +183,8 @@ def reserved(view: LogView) -> list[LogCandidate]:
         candidate(
             "reservation_policy_waste",
             "certain" if waiting else "likely",
-            f"{percent(share)} of the KV memory in use is reserved and empty ({size(top.get('reserved'))} at most), while up to "
-            f"{waiting} requests wait: each holds room for its longest possible length.",
+            f"{percent(share)} of the KV memory in use is reserved and empty ({size(top.get('reserved'))} "
+            f"at most), while up to {waiting} requests wait: each holds room for its longest length.",
             [cite(top)],
             fatal=False,
             at=stats[0],
@@ -241,8 +244,9 @@ def early_eviction(view: LogView) -> list[LogCandidate]:
         candidate(
             "prefix_evicted",
             "likely",
-            f"{whole(computed)} tokens were computed, at most {whole(cached)} stayed cached although {percent(free)} of the pool was "
-            f"free, and hits were {percent(hits)} at most: cached blocks are dropped long before their reuse.",
+            f"{whole(computed)} tokens were computed, at most {whole(cached)} stayed cached although "
+            f"{percent(free)} of the pool was free, and hits were {percent(hits)} at most: cached blocks "
+            f"are dropped long before reuse.",
             [cite(stats[0]), cite(stats[-1])],
             fatal=False,
             at=stats[0],

@@ -12,12 +12,14 @@ from typing import Final
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
-from kvprobe.diagnose.rules.logs.words import cites, percent, size, told, whole
+from kvprobe.diagnose.rules.logs.words import cites, percent, size, told
 from kvprobe.evidence.events import Event
 
 _LEGAL_FRACTION: Final = 0.95
-_ROOM_SHARE: Final = 0.02
-"""Of the card: less than this for the pool is no room."""
+_ROOM_SHARE: Final = 0.04
+"""Of the card: less than this for the pool is no room worth a start."""
+_FULL_SHARE: Final = 0.85
+"""Weights of this share leave no room at the default fraction; the model is too large for the card."""
 
 
 def no_room(view: LogView) -> list[LogCandidate]:
@@ -60,7 +62,8 @@ def _by_numbers(at: Event, loaded: Event, fraction: float | None, evidence: list
         if fraction
         else ""
     )
-    if best > _ROOM_SHARE * before and (fraction is None or fraction < _LEGAL_FRACTION):
+    low = fraction is None or fraction < _FULL_SHARE
+    if best > _ROOM_SHARE * before and low and weights < _FULL_SHARE * before:
         needed = weights / before
         return _fraction(
             at,
@@ -117,214 +120,51 @@ _OOM = re.compile(r"out of memory|OutOfMemory|OOM", re.IGNORECASE)
 def graph_failed(view: LogView) -> list[LogCandidate]:
     """`Capture cuda graph failed: …`: the inner text decides."""
     event = view.first("graph_failed")
-    inner = str(event.get("inner") or "").strip() if event is not None else ""
-    if event is None or (not inner and not view.all("torch_oom", "cuda_oom")):
-        return []
-    memory = _OOM.search(inner) is not None or (not inner and bool(view.all("torch_oom", "cuda_oom")))
-    left = view.last("pool_end")
-    if memory:
-        room = f" {size(left.get('free_after'))} were left after the pool." if left is not None else ""
-        return [
-            candidate(
-                "cudagraph_memory",
-                "likely",
-                f"Capturing CUDA graphs ran out of memory: the pool was sized first and left too little.{room}",
-                [cite(event), *cites([left] if left else [])],
-                fatal=True,
-                at=event,
-                phase="capture",
-                check_first=["`Memory pool end. avail mem` and the largest batch that is captured"],
-                remedy=[
-                    "a smaller --cuda-graph-max-bs",
-                    "a lower --mem-fraction-static",
-                    "--disable-cuda-graph (slower decode)",
-                ],
-                would_change_my_mind=["the same failure with --disable-cuda-graph"],
-            )
-        ]
-    return [
-        candidate(
-            "not_memory",
-            "likely",
-            f"Capturing CUDA graphs failed for another reason than memory: {inner[:160]}",
-            [cite(event)],
-            fatal=True,
-            at=event,
-            phase="capture",
-            check_first=["the inner error; SGLang's list of remedies is printed for every capture failure"],
-            remedy=[
-                "mend the inner error (kernel, shape, compiler, communication)",
-                "--disable-cuda-graph to go on meanwhile",
-            ],
-            would_change_my_mind=["an out-of-memory on another rank before it"],
-        )
-    ]
-
-
-def pool_allocation(view: LogView) -> list[LogCandidate]:
-    """`Decode out of memory. Try to lower your batch size`: tokens asked against tokens available."""
-    event = view.first("pool_alloc_failed")
     if event is None:
         return []
-    asked, left = view.first("pool_alloc_asked"), view.first("pool_alloc_left")
-    n = asked.get("asked") if asked is not None else None
-    m = left.get("left") if left is not None else None
-    evidence = [cite(event), *cites([e for e in (asked, left) if e is not None])]
-    if n is not None and m is not None and n < m:
-        return [_pages(view, event, n, m, evidence)]
-    running = [e.get("running") for e in view.all("engine_stats") if e.get("running") is not None]
-    few = bool(running) and running[-1] <= 2
-    numbers = f": {whole(n)} asked, {whole(m)} left" if n is not None and m is not None else ""
-    return [
-        candidate(
-            "logical_kv_too_large" if few else "kv_pool_pressure",
-            "likely" if numbers else "suspected",
-            f"The KV pool has too few free tokens for the next {str(event.get('stage')).lower()} step{numbers}"
-            + (f", with {running[-1]} running." if running else "."),
-            evidence,
-            fatal=True,
-            at=event,
-            phase="serve",
-            check_first=["token usage just before, and whether retraction had begun"],
-            remedy=[
-                "fewer running requests (--max-running-requests)",
-                "a higher --schedule-conservativeness",
-                "a larger pool",
-            ],
-            would_change_my_mind=["more tokens available than asked for"],
-        )
-    ]
+    inner = str(event.get("inner") or "").strip()
+    beside = bool(view.all("torch_oom", "cuda_oom"))
+    if _OOM.search(inner) is not None or (not inner and beside):
+        return [_no_room_for_graphs(event, view.last("pool_end"))]
+    return [_other_reason(event, inner)] if inner else []
 
 
-def _pages(view: LogView, event: Event, n: int, m: int, evidence: list[Evidence]) -> LogCandidate:
-    page = told(view, "block_size")
-    if page == 1:
-        return candidate(
-            "engine_accounting_bug",
-            "likely",
-            f"{whole(n)} tokens were refused with {whole(m)} available and a page size of 1: the check is wrong.",
-            evidence,
-            fatal=True,
-            at=event,
-            phase="serve",
-            check_first=["known issues of this version about allocation checks"],
-            remedy=["upgrade"],
-            would_change_my_mind=["a page size above 1"],
-        )
-    pages = (
-        f"{whole(m // page)} pages of {whole(page)} for {whole(n)} requests"
-        if page
-        else "a page is needed by each request"
-    )
+def _no_room_for_graphs(event: Event, left: Event | None) -> LogCandidate:
+    room = f" {size(left.get('free_after'))} were left after the pool." if left is not None else ""
     return candidate(
-        "reservation_policy_waste",
+        "cudagraph_memory",
         "likely",
-        f"{whole(n)} tokens were refused although {whole(m)} are available: {pages}; whole pages run out before tokens do.",
-        evidence,
+        f"Capturing CUDA graphs ran out of memory: the pool was sized first and left too little.{room}",
+        [cite(event), *cites([left] if left else [])],
         fatal=True,
         at=event,
-        phase="serve",
-        check_first=["--page-size, and how many requests cross a page boundary in one step"],
+        phase="capture",
+        check_first=["`Memory pool end. avail mem` and the largest batch that is captured"],
         remedy=[
-            "a smaller --page-size",
-            "fewer running requests",
-            "upgrade: later versions check in pages before the step",
+            "a smaller --cuda-graph-max-bs",
+            "a lower --mem-fraction-static",
+            "--disable-cuda-graph (slower decode)",
         ],
-        would_change_my_mind=["page size 1"],
-        excludes={"kv_pool_pressure": f"{whole(m)} tokens were available for {whole(n)}"},
+        would_change_my_mind=["the same failure with --disable-cuda-graph"],
     )
 
 
-def slots(view: LogView) -> list[LogCandidate]:
-    """Request slots, not bytes."""
-    event = view.first("slots_exhausted")
-    if event is None:
-        return []
-    return [
-        candidate(
-            "request_slot_limit",
-            "certain" if "alloc_req_slots" in event.text else "likely",
-            "The table of request slots is full; bytes of KV are not what ran out.",
-            [cite(event)],
-            fatal=True,
-            at=event,
-            phase="serve",
-            check_first=["max_running_requests (start line) against the requests that run at once"],
-            remedy=[
-                "a lower --max-running-requests for the scheduler than the table holds, or a larger table"
-            ],
-            would_change_my_mind=["free slots at the time"],
-            excludes={"kv_pool_pressure": "slots ran out, not KV tokens"},
-        )
-    ]
+def _other_reason(event: Event, inner: str) -> LogCandidate:
+    return candidate(
+        "not_memory",
+        "likely",
+        f"Capturing CUDA graphs failed for another reason than memory: {inner[:160]}",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        phase="capture",
+        check_first=["the inner error; SGLang's list of remedies is printed for every capture failure"],
+        remedy=[
+            "mend the inner error (kernel, shape, compiler, communication)",
+            "--disable-cuda-graph to go on meanwhile",
+        ],
+        would_change_my_mind=["an out-of-memory on another rank before it"],
+    )
 
 
-def tiny_pool(view: LogView) -> list[LogCandidate]:
-    """A pool far below one context while much of the card is idle: sized wrongly, not a matter of tuning."""
-    event = view.last("pool_ready")
-    if event is None or told(view, "max_total_tokens") is not None:
-        return []
-    tokens, context, free = event.get("tokens"), event.get("max_model_len"), event.get("free_after")
-    pool = told(view, "bytes", "pool_size")
-    if tokens is None or free is None or context is None or tokens >= context / 4 or free < 8 * 2**30:
-        return []
-    if pool is not None and pool > 0.05 * free:
-        return []
-    share = f"{size(pool)} ({percent(pool / free)} of what is free)" if pool is not None else "almost nothing"
-    refused = [e for e in view.all("refused") if (e.get("limit") or 0) <= tokens]
-    return [
-        candidate(
-            "engine_accounting_bug",
-            "likely",
-            f"The pool holds {whole(tokens)} tokens, {share}, for a context of {whole(context)}, while {size(free)} stay "
-            "idle: it was sized while memory of the loader was still counted as used. Do not tune, upgrade.",
-            [cite(event), *cites(refused, 2)],
-            fatal=bool(refused),
-            at=event,
-            check_first=[
-                "the same start with a later version: sglang before the fix of August 2026 sizes the pool so"
-            ],
-            remedy=["upgrade", "--max-total-tokens sets the pool by hand until then"],
-            would_change_my_mind=[
-                "a --max-total-tokens or --mem-fraction-static that asks for so small a pool"
-            ],
-            excludes={"max_model_len_exceeds_pool": f"{size(free)} are free for a larger pool"},
-        )
-    ]
-
-
-def refused_by_length(view: LogView) -> list[LogCandidate]:
-    """Requests longer than what the server accepts."""
-    events = [
-        e
-        for e in view.all("refused")
-        if e.get("reason") == "context" and e.engine in {"sglang", "tgi", "lmdeploy"}
-    ]
-    if not events:
-        return []
-    longest = max(events, key=lambda e: e.get("asked") or 0)
-    ready = view.last("pool_ready")
-    pool, context = (ready.get("tokens"), ready.get("max_model_len")) if ready is not None else (None, None)
-    limit = longest.get("limit")
-    by_pool = pool is not None and context is not None and limit is not None and limit <= pool < context
-    return [
-        candidate(
-            "max_model_len_exceeds_pool" if by_pool else "context_limit_truncation",
-            "likely",
-            f"A prompt of {whole(longest.get('asked') or 0)} tokens was refused at a limit of {whole(limit or 0)}"
-            + (
-                f", which is the pool ({whole(pool)}), not the context ({whole(context)})."
-                if by_pool
-                else "; no memory ran out."
-            ),
-            cites([longest, *([ready] if ready else [])]),
-            fatal=False,
-            at=longest,
-            check_first=["the length of the prompts against the limit"],
-            remedy=["a larger pool or context limit", "shorter prompts"],
-            would_change_my_mind=["refusals of prompts below the limit"],
-        )
-    ]
-
-
-RULES: tuple[LogRule, ...] = (no_room, graph_failed, pool_allocation, slots, tiny_pool, refused_by_length)
+RULES: tuple[LogRule, ...] = (no_room, graph_failed)

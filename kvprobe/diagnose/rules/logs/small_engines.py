@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, size, whole
 from kvprobe.evidence.events import Event
@@ -15,53 +16,49 @@ _MLC_BEST: Final = 0.97
 
 def mlx(view: LogView) -> list[LogCandidate]:
     """Limits of Metal: one buffer's length, the number of buffers, memory itself."""
-    found: list[LogCandidate] = []
-    for e in view.all("mlx_buffer_limit")[:1]:
-        why = (
-            f"One buffer of {size(e.get('asked'))} exceeds what Metal allows in one piece ({size(e.get('limit'))}); the "
-            "machine's memory is not the limit."
-        )
-        found.append(
-            _metal_limit(
-                e,
-                why,
-                ["a smaller prefill step (chunks of 512 to 2,048 tokens)", "a quantised or shorter KV cache"],
-            )
-        )
-        found.append(
-            candidate(
-                "runtime_activation_spike",
-                "suspected",
-                f"What asked for {size(e.get('asked'))} at once is the prefill of a long prompt.",
-                [cite(e)],
-                fatal=True,
-                root=False,
-                at=e,
-                check_first=["the length of the prompt and the prefill step"],
-                remedy=["a smaller prefill step"],
-                would_change_my_mind=["the same size with a short prompt"],
-            )
-        )
+    found = [c for e in view.all("mlx_buffer_limit")[:1] for c in _one_buffer(e)]
     for e in view.all("mlx_resource_limit")[:1]:
-        why = f"More than {whole(e.get('limit'))} Metal buffers are alive: a limit of their number, not of bytes."
-        found.append(
-            _metal_limit(e, why, ["mx.clear_cache() or a cache limit between requests", "upgrade MLX"])
-        )
-    for e in view.all("mlx_no_memory")[:1]:
-        found.append(
-            candidate(
-                "host_memory_exhausted",
-                "likely",
-                f"Unified memory is used up: {size(e.get('asked'))} were refused.",
-                [cite(e)],
-                fatal=True,
-                at=e,
-                check_first=["memory pressure of the machine, and the working-set limit"],
-                remedy=["a smaller or more quantised model", "a shorter context", "close other programs"],
-                would_change_my_mind=["plenty of free memory"],
-            )
-        )
-    return found
+        most = whole(e.get("limit"))
+        why = f"More than {most} Metal buffers are alive: a limit of their number, not of bytes."
+        remedy = ["mx.clear_cache() or a cache limit between requests", "upgrade MLX"]
+        found.append(_metal_limit(e, why, remedy))
+    return [*found, *(_unified_memory(e) for e in view.all("mlx_no_memory")[:1])]
+
+
+def _one_buffer(event: Event) -> list[LogCandidate]:
+    asked, limit = size(event.get("asked")), size(event.get("limit"))
+    why = (
+        f"One buffer of {asked} exceeds what Metal allows in one piece ({limit}); the machine's memory is "
+        "not the limit."
+    )
+    remedy = ["a smaller prefill step (chunks of 512 to 2,048 tokens)", "a quantised or shorter KV cache"]
+    behind = candidate(
+        "runtime_activation_spike",
+        "suspected",
+        f"What asked for {asked} at once is the prefill of a long prompt.",
+        [cite(event)],
+        fatal=True,
+        root=False,
+        at=event,
+        check_first=["the length of the prompt and the prefill step"],
+        remedy=["a smaller prefill step"],
+        would_change_my_mind=["the same size with a short prompt"],
+    )
+    return [_metal_limit(event, why, remedy), behind]
+
+
+def _unified_memory(event: Event) -> LogCandidate:
+    return candidate(
+        "host_memory_exhausted",
+        "likely",
+        f"Unified memory is used up: {size(event.get('asked'))} were refused.",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        check_first=["memory pressure of the machine, and the working-set limit"],
+        remedy=["a smaller or more quantised model", "a shorter context", "close other programs"],
+        would_change_my_mind=["plenty of free memory"],
+    )
 
 
 def _metal_limit(event: Event, why: str, remedy: list[str]) -> LogCandidate:
@@ -86,71 +83,45 @@ def mlc(view: LogView) -> list[LogCandidate]:
         return []
     free, weights, temporary = event.get("available"), event.get("weights"), event.get("temporary")
     if free is None:
-        return [
-            _mlc(
-                event,
-                "weights_plus_fixed_too_large",
-                "suspected",
-                "The weights may be larger than the GPU's memory.",
-                [],
-            )
-        ]
-    need = weights + temporary
-    card = free / _MLC_DEFAULT
-    sums = f"{size(weights)} of weights + {size(temporary)} of temporary buffer = {size(need)} against {size(free)}"
+        why = "The weights may be larger than the GPU's memory."
+        return [_mlc(event, "weights_plus_fixed_too_large", "suspected", why, ["quantise, or more GPUs"])]
+    cause, reason, remedy = _mlc_verdict(free, weights, temporary)
+    parts = f"{size(weights)} of weights + {size(temporary)} of temporary buffer"
+    why = f"{parts} = {size(weights + temporary)} against {size(free)}: {reason}."
+    return [_mlc(event, cause, "likely", why, remedy)]
+
+
+def _mlc_verdict(free: float, weights: float, temporary: float) -> tuple[str, str, list[str]]:
+    """Cause, reason and remedies; `free` is the default fraction of the card."""
+    need, card = weights + temporary, free / _MLC_DEFAULT
     if need < free:
-        return [
-            _mlc(
-                event,
-                "engine_accounting_bug",
-                "likely",
-                f"{sums}: it would fit; the check or what it leaves for KV is wrong.",
-                ["upgrade", "check the context window and KV layout of a custom model"],
-            )
-        ]
-    if need < _MLC_BEST * card:
-        why = f"{sums}, which is {_MLC_DEFAULT} of {size(card)}: the card has room, the fraction is too low."
-        return [
-            _mlc(
-                event,
-                "gpu_memory_utilization_too_low",
-                "likely",
-                why,
-                ["gpu_memory_utilization 0.9 or more", "a smaller --prefill-chunk-size"],
-            )
-        ]
-    if temporary > weights:
-        return [
-            _mlc(
-                event,
-                "startup_activation_peak",
-                "likely",
-                f"{sums}: the temporary buffer is the larger part.",
-                ["a smaller --prefill-chunk-size: the buffer falls with it"],
-            )
-        ]
-    return [
-        _mlc(
-            event,
-            "weights_plus_fixed_too_large",
-            "likely",
-            f"{sums}: the weights do not fit.",
-            ["--tensor-parallel-shards", "quantise"],
+        remedy = ["upgrade", "check the context window and KV layout of a custom model"]
+        return (
+            "engine_accounting_bug",
+            "it would fit, so the check, or what it leaves for KV, is wrong",
+            remedy,
         )
-    ]
+    if need < _MLC_BEST * card:
+        reason = f"that is {_MLC_DEFAULT} of {size(card)}, so the card has room and the fraction is too low"
+        remedy = ["gpu_memory_utilization 0.9 or more", "a smaller --prefill-chunk-size"]
+        return "gpu_memory_utilization_too_low", reason, remedy
+    if temporary > weights:
+        remedy = ["a smaller --prefill-chunk-size: the buffer falls with it"]
+        return "startup_activation_peak", "the temporary buffer is the larger part", remedy
+    return "weights_plus_fixed_too_large", "the weights do not fit", ["--tensor-parallel-shards", "quantise"]
 
 
-def _mlc(event: Event, cause: str, sure: str, why: str, remedy: list[str]) -> LogCandidate:
+def _mlc(event: Event, cause: str, sure: Confidence, why: str, remedy: list[str]) -> LogCandidate:
     return candidate(
         cause,
-        "likely" if sure == "likely" else "suspected",
+        sure,
         why,
         [cite(event)],
         fatal=True,
         at=event,
         phase="profile",
         check_first=["the three numbers of the message"],
-        remedy=remedy or ["quantise, or more GPUs"],
+        remedy=remedy,
         would_change_my_mind=["another gpu_memory_utilization than the default 0.85"],
     )
 
@@ -164,8 +135,8 @@ def exllama(view: LogView) -> list[LogCandidate]:
         candidate(
             "weights_plus_fixed_too_large",
             "suspected",
-            "Weights and the cache for the full context do not fit the cards; the message has no sizes, so it may be the "
-            "cache (max_seq_len) alone.",
+            "Weights and the cache for the full context do not fit the cards; the message has no sizes, so "
+            "it may be the cache (max_seq_len) alone.",
             [cite(event)],
             fatal=True,
             at=event,
@@ -188,12 +159,14 @@ def ollama_runner(view: LogView) -> list[LogCandidate]:
         for e in view.all("runner_died")
         if "out of memory" in str(e.get("reason")) or "cudaMalloc" in str(e.get("reason"))
     ]
+    events += view.all("layout_failed")
     if not events or view.all("buffer_failed", "alloc_failed", "ggml_cuda_oom"):
         return []
     event, offload = events[0], view.last("offload")
     numbers = ""
     if offload is not None:
-        numbers = f": {size(offload.get('required'))} needed, {size(offload.get('available'))} available by its own estimate"
+        need, there = size(offload.get("required")), size(offload.get("available"))
+        numbers = f": {need} needed, {there} available by its own estimate"
     return [
         candidate(
             "capacity_exhausted",
@@ -215,11 +188,11 @@ def ollama_runner(view: LogView) -> list[LogCandidate]:
 
 def nccl(view: LogView) -> list[LogCandidate]:
     """NCCL's buffers, or its shared memory."""
-    events = view.all("nccl_no_memory", "shm_full")
+    events = view.all("nccl_no_memory")
     if not events:
         return []
     event = next((e for e in events if e.get("asked")), events[0])
-    shared = event.name == "shm_full" or event.get("what") == "shared memory"
+    shared = event.get("what") == "shared memory"
     where = (
         "in /dev/shm (shared memory of the host)" if shared else f"({event.get('what') or 'device'} memory)"
     )

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, percent, told, whole
+from kvprobe.evidence.events import Event
 
 _WEIGHTS_SHARE: Final = 0.92
 _TINY_WARMUP: Final = 512
+_USUAL_WARMUP: Final = 4096
+_SMALL_PIECE: Final = 0.05
+"""Of the card: a card that cannot give even this much is full before the warm-up's own tensors."""
 
 
 def warmup(view: LogView) -> list[LogCandidate]:
@@ -17,51 +22,49 @@ def warmup(view: LogView) -> list[LogCandidate]:
     event = view.first("warmup_no_memory")
     if event is None:
         return []
-    tokens = event.get("prefill") or event.get("tokens")
+    tokens = event.get("prefill") or event.get("tokens") or 0
     oom = [e for e in view.all("torch_oom") if e.get("total") and e.get("allocated")]
     share = oom[-1].get("allocated") / oom[-1].get("total") if oom else None
-    requested = oom[-1].get("requested") if oom else None
-    full = (
-        share is not None
-        and share >= _WEIGHTS_SHARE
-        and requested is not None
-        and requested < 0.05 * oom[-1].get("total")
-    )
-    weights = (tokens or 0) <= _TINY_WARMUP or (full and (tokens or 0) <= 4096)
+    small = bool(oom) and (oom[-1].get("requested") or 0) < _SMALL_PIECE * oom[-1].get("total")
+    full = share is not None and share >= _WEIGHTS_SHARE and small and tokens <= _USUAL_WARMUP
     filled = f"; PyTorch already holds {percent(share)} of the card" if share is not None else ""
     evidence = [cite(event), *cites(oom[-1:])]
-    if weights:
-        return [
-            candidate(
-                "weights_plus_fixed_too_large",
-                "likely",
-                f"Even a warm-up of {whole(tokens or 0)} prefill tokens does not fit{filled}: the weights leave no room.",
-                evidence,
-                fatal=True,
-                at=event,
-                phase="warmup",
-                check_first=["bytes of the weights in the loaded precision against one card"],
-                remedy=["quantise (--quantize), or more shards (--num-shard)", "a larger card"],
-                would_change_my_mind=["free memory of several GiB after loading"],
-            )
-        ]
-    return [
-        candidate(
-            "startup_activation_peak",
-            "likely",
-            f"The warm-up pass of {whole(tokens or 0)} prefill tokens does not fit beside the weights{filled}.",
-            evidence,
-            fatal=True,
-            at=event,
-            phase="warmup",
-            check_first=["free memory after loading, against --max-batch-prefill-tokens"],
-            remedy=[
-                "a lower --max-batch-prefill-tokens (and --max-input-length): the peak falls with it",
-                "quantise, or more shards",
-            ],
-            would_change_my_mind=["the same failure with a few hundred prefill tokens: then the weights"],
-        )
-    ]
+    if tokens <= _TINY_WARMUP or full:
+        return [_weights(event, evidence, tokens, filled)]
+    return [_peak(event, evidence, tokens, filled)]
+
+
+def _weights(event: Event, evidence: list[Evidence], tokens: int, filled: str) -> LogCandidate:
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "likely",
+        f"Even a warm-up of {whole(tokens)} prefill tokens does not fit{filled}: the weights leave no room.",
+        evidence,
+        fatal=True,
+        at=event,
+        phase="warmup",
+        check_first=["bytes of the weights in the loaded precision against one card"],
+        remedy=["quantise (--quantize), or more shards (--num-shard)", "a larger card"],
+        would_change_my_mind=["free memory of several GiB after loading"],
+    )
+
+
+def _peak(event: Event, evidence: list[Evidence], tokens: int, filled: str) -> LogCandidate:
+    return candidate(
+        "startup_activation_peak",
+        "likely",
+        f"The warm-up pass of {whole(tokens)} prefill tokens does not fit beside the weights{filled}.",
+        evidence,
+        fatal=True,
+        at=event,
+        phase="warmup",
+        check_first=["free memory after loading, against --max-batch-prefill-tokens"],
+        remedy=[
+            "a lower --max-batch-prefill-tokens (and --max-input-length): the peak falls with it",
+            "quantise, or more shards",
+        ],
+        would_change_my_mind=["the same failure with a few hundred prefill tokens: then the weights"],
+    )
 
 
 def overloaded(view: LogView) -> list[LogCandidate]:
@@ -74,8 +77,8 @@ def overloaded(view: LogView) -> list[LogCandidate]:
         candidate(
             "queue_limit",
             "likely",
-            f"Requests were refused {sum(e.repeats for e in events)} times because a configured limit of concurrent or "
-            "queued requests was reached.",
+            f"Requests were refused {sum(e.repeats for e in events)} times because a configured limit of "
+            f"concurrent or queued requests was reached.",
             cites(events, 2),
             fatal=False,
             at=events[0],

@@ -10,7 +10,7 @@ from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
-from kvprobe.diagnose.rules.logs import oom_phases
+from kvprobe.diagnose.rules.logs import oom_driver, oom_phases
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase, case_of
 from kvprobe.summary.units import percent, size
@@ -18,7 +18,9 @@ from kvprobe.summary.units import percent, size
 _MAX_CASES = 3
 _OTHERS_LIKELY: Final = 0.08
 _OTHERS_NEEDED_AT_LOAD: Final = 0.05
-_UNIFIED_BYTES: Final = 60 * 2**30
+_OVERHEAD_SHARE: Final = 0.12
+_OTHERS_ROOT: Final = 0.25
+"""Who holds so much of a card is the root, though pieces decide the request."""
 
 
 def torch_oom(view: LogView) -> list[LogCandidate]:
@@ -31,29 +33,32 @@ def torch_oom(view: LogView) -> list[LogCandidate]:
 
 def _judge(c: OomCase) -> list[LogCandidate]:
     if c.event.get("backend") == "mps":
-        return [_mps(c)]
+        return [oom_driver.mps(c)]
     step = c.verdict.step
     if step == "0":
         return _bogus(c)
     if step == "0b":
-        return [_unusable(c)]
+        return [oom_driver.unusable(c)]
     if step == "1":
-        return [_carve_out(c)] if _total_is_a_carve_out(c) else oom_phases.can_never_fit(c)
+        return (
+            [oom_driver.carve_out(c)] if oom_driver.total_is_a_carve_out(c) else oom_phases.can_never_fit(c)
+        )
     if step == "3":
-        return [_driver(c)]
-    others = _unified_host(c) or _others(c)
+        return [oom_driver.driver(c)]
+    others = oom_driver.unified_host(c) or _others(c)
     if others is not None:
         return [others]
     if c.verdict.fragmented:
         return _fragmented(c)
-    return oom_phases.plainly_short(c)
+    return [*oom_phases.plainly_short(c), *_overhead(c)]
 
 
 def _bogus(c: OomCase) -> list[LogCandidate]:
     n = c.numbers
     against = f", {n.requested // n.total:,} times the card" if n.total else ""
     why = (
-        f"{size(n.requested)} were asked for in one piece{against}: no tensor has that size, so a length or an "
+        f"{size(n.requested)} were asked for in one piece{against}: no tensor has that size, so a "
+        "length or an "
         "index overflowed before it reached the allocator."
     )
     bug = c.found(
@@ -70,146 +75,78 @@ def _bogus(c: OomCase) -> list[LogCandidate]:
         "likely",
         "The message says out of memory, but memory is not what is wrong.",
         root=False,
+        check_first=["the shape that the innermost frame of the traceback computes"],
+        remedy=["no memory setting helps: mend what computed the size"],
+        would_change_my_mind=["a plausible size in the same message"],
     )
     return [bug, echo]
 
 
-def _unusable(c: OomCase) -> LogCandidate:
-    n = c.numbers
-    told = (
-        f"free ({size(n.free)}) exceeds the total ({size(n.total)})"
-        if n.free is not None and n.total and n.free > n.total
-        else f"{size(n.allocated or 0)} are allocated on a card of {size(n.total or 0)}"
-    )
-    return c.found(
-        "driver_limit_not_capacity",
-        "likely",
-        f"The driver's numbers do not hold: {told}; the device shares memory with the host, and the limit "
-        f"that refused {size(n.requested)} is the driver's, not the chip's.",
-        check_first=[
-            "how the driver divides memory (APU: BIOS carve-out and GTT; Windows: shared GPU memory, page file)"
-        ],
-        remedy=[
-            "raise the driver's share (UMA frame buffer in the BIOS, `amdgpu.gttsize`, `ttm.pages_limit`; on Windows "
-            "a larger page file), or split the allocation",
-        ],
-        would_change_my_mind=["a device with memory of its own and a free figure below its total"],
-    )
-
-
-def _total_is_a_carve_out(c: OomCase) -> bool:
-    """An AMD APU that reports its small carve-out as the whole: nothing is allocated, everything free."""
-    n = c.numbers
-    empty = bool(n.total) and (n.free or 0) >= 0.95 * (n.total or 0) and (n.allocated or 0) < 0.01 * (n.total or 1)
-    return c.event.get("backend") == "hip" and empty
-
-
-def _carve_out(c: OomCase) -> LogCandidate:
-    n = c.numbers
-    return c.found(
-        "driver_limit_not_capacity",
-        "likely",
-        f"{size(n.requested)} were refused on a device that reports {size(n.total or 0)} with nothing allocated: on an APU "
-        "that figure is what the driver exposes, not the memory of the machine.",
-        check_first=["`dmesg | grep -i vram` and the GTT size against what PyTorch reports as total"],
-        remedy=["raise what the driver exposes (`amdgpu.gttsize`, `ttm.pages_limit`, the BIOS carve-out), or a newer ROCm"],
-        would_change_my_mind=["a discrete GPU whose data sheet has the reported size"],
-    )
-
-
-def _unified_host(c: OomCase) -> LogCandidate | None:
-    """HIP on unified memory: the total is the machine's, and the rest of it is in use by the host."""
-    n, outside = c.numbers, c.verdict.outside or 0
-    if c.event.get("backend") != "hip" or n.others is not None or not n.total or outside < 0.3 * n.total:
-        return None
-    if n.total < _UNIFIED_BYTES:
-        return None
-    return c.found(
-        "host_memory_exhausted",
-        "suspected",
-        f"{c.lacks()}; {size(outside)} of the unified memory are not this process's GPU allocations: the host (page "
-        "cache, a second copy of the weights in RAM) uses them.",
-        check_first=["`free -h` at that moment, and whether the weights also lie in host memory"],
-        remedy=["load without a host copy (`--no-mmap`, safetensors straight to the GPU), or free host memory"],
-        would_change_my_mind=["another GPU process that holds that amount"],
-    )
-
-
-def _driver(c: OomCase) -> LogCandidate:
-    n = c.numbers
-    return c.found(
-        "driver_limit_not_capacity",
-        "likely",
-        f"{size(n.requested)} were refused although {size(n.free or 0)} were free in the same message: neither "
-        "capacity nor fragmentation refused it, but a limit of the driver or the system, or the memory came "
-        "free between the refusal and the message.",
-        excludes={
-            "capacity_exhausted": f"{size(n.free or 0)} were free for {size(n.requested)}",
-            "allocator_fragmentation": f"{size(n.free or 0)} were free in the driver, outside the allocator",
-        },
-        check_first=[
-            "limits of the process and the container (`ulimit -v`, `vm.max_map_count`, MIG or vGPU slice, WSL2 or WDDM)",
-            "whether another process on this card ended at that moment",
-        ],
-        remedy=[
-            "on Windows or WSL2 enlarge the page file or the memory of the virtual machine; on MIG take a larger slice",
-            "allocate in smaller pieces where the driver caps a single allocation",
-        ],
-        would_change_my_mind=["a second message of the same run in which free is below the request"],
-    )
-
-
-def _mps(c: OomCase) -> LogCandidate:
-    e = c.event
-    held, other, most = e.get("mps_allocated"), e.get("mps_other"), e.get("allowed")
-    told = ""
-    if held is not None and other is not None and most is not None:
-        told = f": {size(held)} in the heap + {size(other)} of this process outside it + {size(c.numbers.requested)}"
-        told += f" asked = {size(held + other + c.numbers.requested)}, above the {size(most)} allowed"
-    return c.found(
-        "capacity_exhausted",
-        "likely",
-        f"The Metal back end is at its own limit{told}; `other allocations` is memory of this process, not of "
-        "another program.",
-        check_first=["the size of the weights in the loaded precision against the allowed amount"],
-        remedy=[
-            "a smaller or quantised model, a shorter input, or fewer inputs at once",
-            "`PYTORCH_MPS_HIGH_WATERMARK_RATIO` raises the allowed amount at the price of the system's memory",
-        ],
-        would_change_my_mind=["the same step with far less in the heap after `torch.mps.empty_cache()`"],
-    )
-
-
 def _others(c: OomCase) -> LogCandidate | None:
     """Somebody else holds what was missing; while loading, they must hold a notable part of the card."""
-    v, n = c.verdict, c.numbers
+    v = c.verdict
     share = c.share(v.outside)
-    if not v.outside_decides or share is None or v.outside is None:
+    if not v.outside_decides or share is None:
         return None
     if share < _OTHERS_NEEDED_AT_LOAD and (c.starting or c.pool_engine or not v.own_process_known):
         return None
+    return _somebody(c)
+
+
+def _somebody(c: OomCase) -> LogCandidate:
+    n, v = c.numbers, c.verdict
+    outside, share = v.outside or 0, c.share(v.outside) or 0.0
     named = n.others is not None or v.own_process_known
     who = "other processes hold" if named else "memory that this process's PyTorch does not hold amounts to"
     sure = named and share >= _OTHERS_LIKELY
+    more = ", more than was missing" if v.step == "4" else ""
     return c.found(
         "other_process_on_gpu",
         "certain" if sure and share >= 0.25 else "likely" if sure or share >= 0.2 else "suspected",
-        f"{c.lacks()}; {who} {size(v.outside)} ({percent(share)} of the card), more than was missing.",
+        f"{c.lacks()}; {who} {size(outside)} ({percent(share)} of the card){more}.",
         excludes={"allocator_fragmentation": f"free and pieces together are {size(v.deficit)} short"}
         if v.step == "4"
         else {},
         check_first=["`nvidia-smi` and `fuser -v /dev/nvidia*`: who holds the memory, and is it still alive"],
         remedy=[
-            f"end or move the other processes: frees up to {size(v.outside)}",
-            "choose another device (`CUDA_VISIBLE_DEVICES`), or a budget that is a share of what is free, not of the card",
+            f"end or move the other processes: frees up to {size(outside)}",
+            "choose another device (`CUDA_VISIBLE_DEVICES`), or a budget that is a share of what is "
+            "free, not of the card",
         ],
         would_change_my_mind=["the same failure on a card that nobody else uses"],
     )
 
 
+def _overhead(c: OomCase) -> list[LogCandidate]:
+    """This process holds far more outside PyTorch than a context takes, and nobody else is on the card."""
+    n, v = c.numbers, c.verdict
+    if not n.total or n.own_process is None or n.allocated is None:
+        return []
+    outside = n.own_process - n.allocated - (n.unallocated or 0)
+    if outside < _OVERHEAD_SHARE * n.total or outside < v.deficit:
+        return []
+    return [
+        c.found(
+            "runtime_context_overhead",
+            "suspected",
+            f"This process holds {size(outside)} outside PyTorch's allocator "
+            f"({percent(outside / n.total)} of the "
+            f"card), more than the {size(v.deficit)} that were missing; a context takes 0.3 to 1 GiB.",
+            check_first=[
+                "what else allocates in this process: NCCL, graphs, another framework, a second context"
+            ],
+            remedy=[f"find and free it: up to {size(outside)}"],
+            would_change_my_mind=["the same amount in a process that only creates a context"],
+        )
+    ]
+
+
 def _fragmented(c: OomCase) -> list[LogCandidate]:
     """Steps 5a, 5b and 6."""
     pieces = _pieces(c)
+    if (c.share(c.verdict.outside) or 0.0) >= _OTHERS_ROOT:
+        pieces.root = False
+        return [_somebody(c), pieces]
     if c.verdict.full and (c.pool_engine or c.starting):
         pieces.root = False
         return [*oom_phases.behind_fragmentation(c), pieces]
@@ -221,10 +158,11 @@ def _fragmented(c: OomCase) -> list[LogCandidate]:
 
 def _pieces(c: OomCase) -> LogCandidate:
     n, v = c.numbers, c.verdict
-    strong = v.step == "5a"
+    strong, alone = v.step == "5a", _no_others(c)
     spare = v.margin or 0
     why = (
-        f"Fragmentation decides: needs {size(n.requested)}, has {size((n.free or 0) + (n.unallocated or 0))} in pieces, "
+        f"Fragmentation decides: needs {size(n.requested)}, has "
+        f"{size((n.free or 0) + (n.unallocated or 0))} in pieces, "
         f"{size(n.free or 0)} in one piece; {size(spare)} to spare"
     )
     why += "." if strong else f" ({percent(spare / n.total)} of the card)." if n.total else "."
@@ -232,14 +170,16 @@ def _pieces(c: OomCase) -> LogCandidate:
         "allocator_fragmentation",
         _how_sure(c),
         why,
-        excludes={"other_process_on_gpu": _no_others(c)} if _no_others(c) else {},
+        excludes={"other_process_on_gpu": alone} if alone else {},
         check_first=[
-            "the same run with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (`PYTORCH_ALLOC_CONF` since 2.9)",
+            "the same run with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` "
+            "(`PYTORCH_ALLOC_CONF` since 2.9)",
             "`torch.cuda.memory_stats()`: inactive_split_bytes near the unallocated amount",
         ],
         remedy=[
             f"`expandable_segments:True`: makes up to {size(n.unallocated or 0)} of stranded memory usable",
-            f"cut the peak as well (batch tokens, KV budget): after perfect packing only {size(spare)} are left",
+            "cut the peak as well (batch tokens, KV budget): after perfect packing only "
+            f"{size(spare)} are left",
         ],
         would_change_my_mind=["the same failure, at the same place, with expandable segments on"],
     )
@@ -249,7 +189,9 @@ def _how_sure(c: OomCase) -> Confidence:
     """A strong band on a card with room is proof; a few MiB on a full card prove little."""
     spare = (c.verdict.margin or 0) / c.numbers.total if c.numbers.total else 0.0
     if c.verdict.step == "5a":
-        return "certain" if not c.verdict.full and spare >= 0.01 else "likely" if spare >= 0.005 else "suspected"
+        return (
+            "certain" if not c.verdict.full and spare >= 0.01 else "likely" if spare >= 0.005 else "suspected"
+        )
     return "likely"
 
 
@@ -268,6 +210,9 @@ def _tight(c: OomCase) -> LogCandidate:
         "suspected",
         f"Even perfectly packed only {size(spare)} would be left: the next larger request fails.",
         root=False,
+        check_first=["how much the peak varies from step to step, against what would be left"],
+        remedy=[f"cut the peak by more than {size(c.numbers.requested)}: a smaller batch, context or cache"],
+        would_change_my_mind=["a day of load with expandable segments and without a failure"],
     )
 
 

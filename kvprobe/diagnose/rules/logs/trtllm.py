@@ -24,25 +24,45 @@ def pool(view: LogView) -> list[LogCandidate]:
     if nbytes is None:
         return []
     each = f", {whole(nbytes / tokens)} bytes a token" if tokens else ""
-    free = told(view, "free", "pool_free")
+    free, total = told(view, "free", "pool_free"), told(view, "total", "pool_free")
+    if free is not None and total and free < _LITTLE * total:
+        return [_card_full(view, sizes, free, total, nbytes)]
     share = f", {percent(nbytes / free)} of the {size(free)} that were free" if free else ""
     return [
         candidate(
             "reservation_by_design",
             "likely",
-            f"The KV pool takes {size(nbytes)}{share}{f' for {whole(tokens)} tokens' if tokens else ''}{each}: "
-            "TensorRT-LLM reserves 0.9 of the memory that is free after loading, on purpose; it is no leak.",
+            f"The KV pool takes "
+            f"{size(nbytes)}{share}{f' for {whole(tokens)} tokens' if tokens else ''}{each}: TensorRT-LLM "
+            f"reserves 0.9 of the memory that is free after loading, on purpose; it is no leak.",
             cites(sizes, 2),
             fatal=False,
             at=sizes[0],
             check_first=["kv_cache_free_gpu_mem_fraction and max_tokens_in_paged_kv_cache"],
             remedy=[
-                "set kv_cache_free_gpu_mem_fraction (of free memory) or max_tokens lower, to leave room for others"
+                "set kv_cache_free_gpu_mem_fraction (of free memory) or max_tokens lower, to leave room for "
+                "others"
             ],
             would_change_my_mind=["use that grows after the start"],
             excludes={"device_memory_leak": "the whole pool is allocated at start"},
         )
     ]
+
+
+def _card_full(view: LogView, sizes: list[Event], free: float, total: float, nbytes: float) -> LogCandidate:
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "suspected",
+        f"Only {size(free)} of {size(total)} were free when the pool was sized, so it got {size(nbytes)}: "
+        f"the "
+        "engine, its buffers, or another process hold the rest.",
+        cites([*view.all("pool_free"), *sizes], 3),
+        fatal=False,
+        at=sizes[0],
+        check_first=["`nvidia-smi` before the start: who else holds the card", "`Loaded engine size`"],
+        remedy=["free the card of other processes", "a smaller or quantised engine, or more GPUs"],
+        would_change_my_mind=["another process that holds the card"],
+    )
 
 
 def one_request(view: LogView) -> list[LogCandidate]:
@@ -108,7 +128,8 @@ def _after_pool(view: LogView, event: Event, near: list[Event]) -> LogCandidate:
     return candidate(
         "gpu_memory_utilization_too_high",
         "likely",
-        f"The KV pool was taken first{at} and what came after it found no memory: the fraction leaves too little.",
+        f"The KV pool was taken first{at} and what came after it found no memory: the fraction leaves too "
+        f"little.",
         [cite(event), *cites(near, 1), *cites(view.all("pool_size"), 1)],
         fatal=True,
         at=event,
@@ -125,8 +146,8 @@ def _workspace(event: Event, near: list[Event], asked: float | None, *, sure: bo
     return candidate(
         "fixed_workspace_missized",
         "likely" if sure else "suspected",
-        f"A buffer of fixed size that was laid down when the engine was built ({size(asked)}) does not fit: it follows "
-        "max_batch_size x max_input_len, not the load.",
+        f"A buffer of fixed size that was laid down when the engine was built ({size(asked)}) does not fit: "
+        f"it follows max_batch_size x max_input_len, not the load.",
         [cite(event), *cites(near, 2)],
         fatal=True,
         at=event,
@@ -145,15 +166,16 @@ def executor(view: LogView) -> list[LogCandidate]:
     event = view.first("executor_failed")
     if event is None:
         return []
-    part = str(event.get("component") or "").lower()
+    part = str(event.get("component") or "component")
     free, total = event.get("free"), event.get("total")
+    share = free / total if free and total else None
     numbers = f"{size(free)} of {size(total)} were free before it"
-    if free and total and free / total > 0.5 and "kv" in part:
+    if share is not None and share > 0.5 and "kv" in part.lower():
         return [
             candidate(
                 "fixed_workspace_missized",
                 "suspected",
-                f"The {part or 'component'} could not be created although {numbers}: its size, or a temporary buffer beside "
+                f"The {part} could not be created although {numbers}: its size, or a temporary buffer beside "
                 "it, is computed too large.",
                 [cite(event)],
                 fatal=True,
@@ -165,30 +187,31 @@ def executor(view: LogView) -> list[LogCandidate]:
                 would_change_my_mind=["another rank with little free memory"],
             )
         ]
-    if "graph" in part:
+    return [_component(event, part, share, numbers)]
+
+
+def _component(event: Event, part: str, share: float | None, numbers: str) -> LogCandidate:
+    cause, lower = "weights_plus_fixed_too_large", part.lower()
+    if "graph" in lower:
         cause = "cudagraph_memory"
-    elif "kv" in part and free and total and free / total > _LITTLE:
+    elif "kv" in lower and share is not None and share > _LITTLE:
         cause = "gpu_memory_utilization_too_high"
-    elif any(w in part for w in ("warm", "extra", "resource")):
+    elif any(w in lower for w in ("warm", "extra", "resource")):
         cause = "startup_activation_peak"
-    else:
-        cause = "weights_plus_fixed_too_large"
-    return [
-        candidate(
-            cause,
-            "likely",
-            f"The executor's `{event.get('component') or 'component'}` could not be created: {numbers}.",
-            [cite(event)],
-            fatal=True,
-            at=event,
-            check_first=["the table of components with free memory before and after each"],
-            remedy=[
-                "fewer bytes for the component that took most",
-                "a lower free_gpu_memory_fraction, or more GPUs",
-            ],
-            would_change_my_mind=["another process on the card"],
-        )
-    ]
+    return candidate(
+        cause,
+        "likely",
+        f"The executor's `{part}` could not be created: {numbers}.",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        check_first=["the table of components with free memory before and after each"],
+        remedy=[
+            "fewer bytes for the component that took most",
+            "a lower free_gpu_memory_fraction, or more GPUs",
+        ],
+        would_change_my_mind=["another process on the card"],
+    )
 
 
 RULES: tuple[LogRule, ...] = (pool, one_request, no_memory, executor)

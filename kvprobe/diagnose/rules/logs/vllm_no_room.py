@@ -23,6 +23,7 @@ _PEAK_LARGE: Final = 0.22
 """Of the budget: an activation peak above it is out of proportion to a text model's pass."""
 _GRAPHS_ABSURD: Final = 0.5
 _NON_TORCH_LARGE: Final = 0.08
+_OTHERS_BYTES: Final = 2 * _GIB
 
 
 def no_room(view: LogView) -> list[LogCandidate]:
@@ -47,6 +48,8 @@ class _Refusal:
         r = self.room
         if self._graphs_wrong():
             return self._graphs()
+        if self._charged():
+            return self._accounting()
         if self._outside():
             return self._non_torch()
         if self._helps():
@@ -58,7 +61,13 @@ class _Refusal:
         return self._weights()
 
     def _say(
-        self, cause: str, confidence: Confidence, why: str, check: list[str], remedy: list[str], mind: list[str]
+        self,
+        cause: str,
+        confidence: Confidence,
+        why: str,
+        check: list[str],
+        remedy: list[str],
+        mind: list[str],
     ) -> LogCandidate:
         seen = [cite(self.event), *[cite(e) for e in self.room.told if e is not self.event]]
         return candidate(
@@ -81,9 +90,9 @@ class _Refusal:
             return {}
         if r.needed < _HIGHEST * r.total:
             return {}
+        needed = f"{size(r.needed)} are needed before any cache, of {size(r.total)}"
         return {
-            "gpu_memory_utilization_too_low": f"raising it cannot help: {size(r.needed)} are needed before any cache, "
-            f"of {size(r.total)}"
+            "gpu_memory_utilization_too_low": f"raising it cannot help: {needed}",
         }
 
     def _graphs_wrong(self) -> bool:
@@ -97,6 +106,28 @@ class _Refusal:
         if r.non_torch is None or r.total is None or r.kv is None:
             return False
         return r.non_torch >= _NON_TORCH_LARGE * r.total and r.non_torch >= -r.kv and r.non_torch > 2 * _GIB
+
+    def _charged(self) -> bool:
+        """0.6.3 and 0.6.4: what others held before the start is taken off a budget of its own."""
+        r = self.room
+        if r.initial_use is None or r.total is None or r.limit is None or r.non_torch is None:
+            return False
+        return r.initial_use > _OTHERS_BYTES and r.total - r.initial_use >= r.limit
+
+    def _accounting(self) -> LogCandidate:
+        r = self.room
+        return self._say(
+            "engine_accounting_bug",
+            "likely",
+            f"{size(r.initial_use or 0)} were in use before the start and were taken off this "
+            "engine's own budget of "
+            f"{size(r.limit or 0)}, although the rest of the card would have held it: releases 0.6.3 "
+            "and 0.6.4 count "
+            "other processes into the budget.",
+            ["the version: mended in 0.6.5"],
+            ["upgrade, or raise the utilisation by what the others hold"],
+            ["a version that does not charge others' memory"],
+        )
 
     def _helps(self) -> bool:
         """A part of the card lies beyond the budget and would hold a pool."""
@@ -148,7 +179,8 @@ class _Refusal:
         return self._say(
             "other_process_on_gpu",
             "likely",
-            f"{size(amount)} are counted as non-torch memory, far above a context (about 0.5 GiB): memory of other "
+            f"{size(amount)} are counted as non-torch memory, far above a context (about 0.5 GiB): "
+            "memory of other "
             f"processes on the card was charged to this engine ({r.sum_text()}).",
             ["`nvidia-smi` before the start: memory that is already in use"],
             [f"end what else holds the card: gives up to {size(amount)} back to the pool"],
@@ -158,12 +190,21 @@ class _Refusal:
     def _too_low(self) -> LogCandidate:
         r = self.room
         least = _least_utilisation(self.view, r)
+        told = f" ({r.sum_text()})" if r.sum_text() else ""
         hint = f" The smallest utilisation that fits one sequence: {least}." if least else ""
-        room = "" if r.total is None else f", while {size(r.total - (r.limit or 0))} of the card lie beyond the budget"
+        room = (
+            ""
+            if r.total is None
+            else f", while {size(r.total - (r.limit or 0))} of the card lie beyond the budget"
+        )
         return self._say(
             "gpu_memory_utilization_too_low",
-            "certain" if r.activation is not None else "likely",
-            f"The budget, not the card, is too small ({r.sum_text()}){room}.{hint}",
+            "certain"
+            if r.activation is not None
+            else "likely"
+            if r.weights and r.kv is not None
+            else "suspected",
+            f"The budget, not the card, is too small{told}{room}.{hint}",
             ["that nothing else needs the rest of the card"],
             [
                 f"raise `--gpu-memory-utilization`{f' to at least {least}' if least else ''}: each 0.01 adds "
@@ -182,7 +223,8 @@ class _Refusal:
         return self._say(
             "multimodal_profiling" if multimodal else "startup_activation_peak",
             "likely",
-            f"The profiling pass, not the weights, takes the room: a peak of {size(peak or 0)} ({r.sum_text()}).",
+            f"The profiling pass, not the weights, takes the room: a peak of {size(peak or 0)} "
+            f"({r.sum_text()}).",
             [
                 "`limit_mm_per_prompt` and `max_pixels`"
                 if multimodal
@@ -200,16 +242,23 @@ class _Refusal:
     def _weights(self) -> LogCandidate:
         r = self.room
         guess = model_size.estimate(self.view) if r.weights is None else None
-        known = r.weights is not None and (r.total is not None or r.kv is not None)
+        known = r.weights is not None and (r.total is not None or _in_proportion(r))
         told = r.sum_text() or (guess.text if guess else "")
         cannot = ""
         if r.total is not None and r.needed is not None and r.utilisation:
             word = "cannot help" if r.needed >= 0.95 * r.total else "helps little"
-            cannot = f" Raising the utilisation {word}: {size(r.needed)} are needed before any cache, of {size(r.total)}."
+            needed = f"{size(r.needed)} are needed before any cache, of {size(r.total)}"
+            cannot = f" Raising the utilisation {word}: {needed}."
         return self._say(
             "weights_plus_fixed_too_large",
-            "certain" if r.activation is not None and r.total is not None else "likely" if known else "suspected",
-            "Weights and what runs beside them leave no room for a cache" + (f": {told}." if told else ".") + cannot,
+            "certain"
+            if r.activation is not None and r.total is not None
+            else "likely"
+            if known
+            else "suspected",
+            "Weights and what runs beside them leave no room for a cache"
+            + (f": {told}." if told else ".")
+            + cannot,
             ["weights per GPU against the card's memory"],
             [
                 "a quantised checkpoint: 8 bit halves the weights, 4 bit quarters them"
@@ -219,6 +268,11 @@ class _Refusal:
             ],
             ["an activation peak or a graph estimate that is larger than the weights"],
         )
+
+
+def _in_proportion(room: Room) -> bool:
+    """Without the card's size: weights explain a shortfall that is well below them."""
+    return room.weights is not None and room.kv is not None and room.weights >= -3 * room.kv
 
 
 def _least_utilisation(view: LogView, room: Room) -> str | None:
@@ -234,7 +288,8 @@ def _one_sequence(view: LogView) -> int | None:
     prediction = view.prediction or {}
     kv = prediction.get("kv") or {}
     per_token = kv.get("bytes_per_token_per_gpu")
-    tokens = next((e.get("max_model_len") for e in reversed(view.all("config")) if e.get("max_model_len")), None)
+    told = [n for e in view.all("config", "pool_size") if isinstance(n := e.get("max_model_len"), int)]
+    tokens = told[-1] if told else None
     return round(per_token * tokens) if per_token and tokens else None
 
 

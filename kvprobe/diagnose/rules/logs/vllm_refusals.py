@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
-from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
 from kvprobe.diagnose.rules.logs.oom_case import setting
 from kvprobe.diagnose.rules.logs.vllm_room import room_of
@@ -14,9 +13,6 @@ from kvprobe.evidence.events import Event
 from kvprobe.summary.units import size, whole
 
 _GIB: Final = 2**30
-_SOMEBODY_BYTES: Final = 2.0 * _GIB
-_CONTEXT_BYTES: Final = 2.5 * _GIB
-_SMALL_SHORTFALL_BYTES: Final = 0.3 * _GIB
 
 
 def context_over_pool(view: LogView) -> list[LogCandidate]:
@@ -30,9 +26,12 @@ def context_over_pool(view: LogView) -> list[LogCandidate]:
     else:
         why, remedy = _in_bytes(event)
     available = event.get("available")
+    more = _peak_took_it(view, event)
     excludes = {}
     if available is not None and available > 0:
-        excludes["weights_plus_fixed_too_large"] = f"{size(available)} were left for the cache after weights and fixed parts"
+        excludes["weights_plus_fixed_too_large"] = (
+            f"{size(available)} were left for the cache after weights and fixed parts"
+        )
     return [
         candidate(
             "max_model_len_exceeds_pool",
@@ -43,9 +42,38 @@ def context_over_pool(view: LogView) -> list[LogCandidate]:
             at=event,
             phase="profile",
             excludes=excludes,
-            check_first=[f"whether requests of {whole(tokens)} tokens really come: the limit can be lower than the model's"],
+            check_first=[
+                f"whether requests of {whole(tokens)} tokens really come: the limit can be lower "
+                "than the model's"
+            ],
             remedy=remedy,
             would_change_my_mind=["a pool that holds more tokens than max_model_len in the same log"],
+        ),
+        *more,
+    ]
+
+
+def _peak_took_it(view: LogView, event: Event) -> list[LogCandidate]:
+    """Where the budget shows that activations, not weights, left the pool small."""
+    room = room_of(view)
+    if room.activation is None or room.kv is None or room.activation < max(room.kv, _GIB):
+        return []
+    return [
+        candidate(
+            "startup_activation_peak",
+            "likely",
+            f"The activations of the profiling pass take {size(room.activation)}, more than the cache got "
+            f"({room.sum_text()}).",
+            [cite(e) for e in room.told[-2:]],
+            fatal=True,
+            root=False,
+            at=event,
+            phase="profile",
+            check_first=["`--max-num-batched-tokens`: without it the pass is as long as max_model_len"],
+            remedy=[
+                f"`--max-num-batched-tokens` halved: gives about {size(room.activation / 2)} to the cache"
+            ],
+            would_change_my_mind=["the same peak with 2,048 batched tokens"],
         )
     ]
 
@@ -56,14 +84,21 @@ def _in_tokens(view: LogView, event: Event) -> tuple[str, list[str]]:
     blocks = -(-longest // block) - pool // block
     parts = f"{pool // block:,} blocks x {block} = {whole(pool)} tokens; " if pool % block == 0 else ""
     why = (
-        f"One request of {whole(longest)} tokens does not fit the pool: {parts}{blocks:,} more blocks of {block} tokens "
+        f"One request of {whole(longest)} tokens does not fit the pool: {parts}{pool / longest:.2f}x "
+        f"of one; {blocks:,} more "
+        f"blocks of {block} tokens "
         "are needed."
     )
     per_token = _per_token(view)
-    more = f" ({size(blocks * block * per_token)} more)" if per_token else f" (for {blocks * block:,} more tokens)"
+    more = (
+        f" ({size(blocks * block * per_token)} more)"
+        if per_token
+        else f" (for {blocks * block:,} more tokens)"
+    )
     return why, [
         f"`--max-model-len {pool}`: starts at once, at one request of that length",
-        f"more memory for the cache{more}: a higher `--gpu-memory-utilization` where the card has room, a quantised "
+        f"more memory for the cache{more}: a higher `--gpu-memory-utilization` where the card has "
+        "room, a quantised "
         "cache (`--kv-cache-dtype fp8` doubles the tokens), or more GPUs",
     ]
 
@@ -78,87 +113,23 @@ def _in_bytes(event: Event) -> tuple[str, list[str]]:
     longest, needed, available = event.get("max_model_len"), event.get("needed"), event.get("available")
     estimate = event.get("estimate")
     why = (
-        f"One request of {whole(longest)} tokens needs {size(needed)} of cache and {size(available)} are available: "
+        f"One request of {whole(longest)} tokens needs {size(needed)} of cache and {size(available)} "
+        "are available: "
         f"{size(needed - available)} short."
     )
     if estimate:
-        first = f"`--max-model-len {estimate}`: the engine's own estimate, a lower bound (a shorter limit also profiles less)"
+        first = f"`--max-model-len {estimate}`: the engine's own estimate, a lower bound"
+        first += " (a shorter limit also profiles less)"
     else:
         fits = int(longest * max(available, 0) / needed) if needed else 0
         first = f"`--max-model-len` of about {whole(fits)} (in proportion, for full attention)"
     return why, [
         first,
-        f"{size(needed - available)} more for the cache: a higher `--gpu-memory-utilization` where the card has room, "
+        f"{size(needed - available)} more for the cache: a higher `--gpu-memory-utilization` where "
+        "the card has room, "
         "smaller weights, or more GPUs",
         "`--kv-cache-dtype fp8`: halves what a token needs (check the output's quality)",
     ]
-
-
-def memory_taken(view: LogView) -> list[LogCandidate]:
-    """`Free memory on device … is less than desired`: somebody holds the card, or the share is too high."""
-    event = view.first("free_below_desired")
-    if event is None:
-        return []
-    free, total, desired = event.get("free"), event.get("total"), event.get("desired")
-    held, short = total - free, desired - free
-    own_context = held <= _SOMEBODY_BYTES or (held <= _CONTEXT_BYTES and short < _SMALL_SHORTFALL_BYTES)
-    most = int(100 * free / total) / 100
-    processes = view.all("smi_process")
-    seen = [cite(event), *[cite(p) for p in processes[:4]]]
-    told = f"{size(held)} of {size(total)} are already held at the start; the budget of {event.get('utilisation')} wants "
-    told += f"{size(desired)} and {size(free)} are free: {size(short)} short. Largest usable utilisation now: {most:.2f}"
-    remedy = [
-        f"`--gpu-memory-utilization {most:.2f}` or less: it is a share of the whole card, not of what is free",
-    ]
-    if own_context:
-        return [_share_too_high(event, seen, told, remedy, held)]
-    return [_somebody(view, event, seen, told, remedy, held)]
-
-
-def _share_too_high(event: Event, seen: list[Evidence], told: str, remedy: list[str], held: int) -> LogCandidate:
-    return candidate(
-        "gpu_memory_utilization_too_high",
-        "likely",
-        f"{told}; {size(held)} is what a context and a display take, not another program.",
-        seen,
-        fatal=True,
-        at=event,
-        phase="load",
-        check_first=["`nvidia-smi` with nothing started"],
-        remedy=remedy,
-        would_change_my_mind=["a process in `nvidia-smi` that holds more than 2 GiB"],
-    )
-
-
-def _somebody(
-    view: LogView, event: Event, seen: list[Evidence], told: str, remedy: list[str], held: int
-) -> LogCandidate:
-    again = _earlier_run(view, event)
-    cause = "leftover_process" if again is not None else "other_process_on_gpu"
-    who = (
-        "an earlier run in the same log, whose memory was not given back"
-        if again is not None
-        else "another process, or one left from an earlier run"
-    )
-    confidence: Confidence = "likely" if again is not None or held < 0.1 * event.get("total") else "certain"
-    return candidate(
-        cause,
-        confidence,
-        f"{told}; held by {who}.",
-        [*seen, *([cite(again)] if again is not None else [])],
-        fatal=True,
-        at=event,
-        phase="load",
-        check_first=["`nvidia-smi`: the processes on this card, and whether they are still wanted"],
-        remedy=[f"end the process that holds the memory: frees {size(held)}", *remedy],
-        would_change_my_mind=["an empty process list and the same figure: then the driver holds it (reset the GPU)"],
-    )
-
-
-def _earlier_run(view: LogView, event: Event) -> Event | None:
-    """An engine of this log that had weights on the card before."""
-    before = [e for e in view.all("weights_loaded", "pool_size") if e.source == event.source and e.line < event.line]
-    return before[0] if before else None
 
 
 def profiling_assert(view: LogView) -> list[LogCandidate]:
@@ -173,7 +144,8 @@ def profiling_assert(view: LogView) -> list[LogCandidate]:
     why = (
         f"The profiler's check failed with equal numbers{numbers}: the check itself is wrong on this device."
         if equal
-        else f"Memory came free while this engine profiled{numbers}: another process on the card released it, and "
+        else f"Memory came free while this engine profiled{numbers}: another process on the card "
+        "released it, and "
         "the measurement is void."
     )
     return [
@@ -186,7 +158,9 @@ def profiling_assert(view: LogView) -> list[LogCandidate]:
             at=event,
             phase="profile",
             check_first=["other processes on the card during the start (`nvidia-smi --loop=1`)"],
-            remedy=["upgrade the engine"] if equal else ["start the engine alone on the card, others after it"],
+            remedy=["upgrade the engine"]
+            if equal
+            else ["start the engine alone on the card, others after it"],
             would_change_my_mind=["the same assertion on a card that nobody else uses"],
         )
     ]
@@ -211,7 +185,8 @@ def hints(view: LogView) -> list[LogCandidate]:
             _hint(
                 warm,
                 "gpu_memory_utilization_too_high",
-                f"The pool was in place and left too little for the sampler's warm-up with {count} dummy requests.",
+                f"The pool was in place and left too little for the sampler's warm-up with {count} "
+                "dummy requests.",
             )
         )
     return found
@@ -219,8 +194,10 @@ def hints(view: LogView) -> list[LogCandidate]:
 
 def _load_why(view: LogView) -> str:
     told = room_of(view).sum_text()
-    return "Loading the weights filled the card" + (f" ({told})." if told else ".") + (
-        " The advice to lower the utilisation does not help: it plays no part while loading."
+    return (
+        "Loading the weights filled the card"
+        + (f" ({told})." if told else ".")
+        + (" The advice to lower the utilisation does not help: it plays no part while loading.")
     )
 
 
@@ -235,11 +212,14 @@ def _hint(event: Event, cause: str, why: str) -> LogCandidate:
         at=event,
         phase=event.phase,
         check_first=["the out-of-memory message itself, with its sizes"],
-        remedy=["`--max-num-seqs` lower first: the buffer falls in proportion", "then `--gpu-memory-utilization`"]
+        remedy=[
+            "`--max-num-seqs` lower first: the buffer falls in proportion",
+            "then `--gpu-memory-utilization`",
+        ]
         if sampler
         else ["a quantised checkpoint", "`--tensor-parallel-size` higher"],
         would_change_my_mind=["sizes that show another process on the card"],
     )
 
 
-RULES: Final = (context_over_pool, memory_taken, profiling_assert, hints)
+RULES: Final = (context_over_pool, profiling_assert, hints)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.rules.logs.oom_case import setting
+from kvprobe.errors import UsageError
 from kvprobe.evidence.events import Event
+from kvprobe.model.devices import device
 from kvprobe.summary.units import size
+
+_SPENT: Final = ("weights", "activation_peak", "non_torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,7 @@ class Room:
     activation: int | None
     graphs: int | None
     kv: int | None
+    initial_use: int | None
     told: list[Event]
 
     @property
@@ -67,12 +73,15 @@ def room_of(view: LogView) -> Room:
     for name, value in _terms(events):
         values[name] = value
     utilisation = values.get("utilisation") or setting(view, "gpu_memory_utilization")
+    if "peak_torch" in values and "weights" in values:
+        # 0.6.3 and 0.6.4 print weights and activations together.
+        values.setdefault("activation_peak", max(0.0, values["peak_torch"] - values["weights"]))
     kv = _int(values.get("kv"))
-    if kv is None and values.get("limit") and values.get("weights") and values.get("activation_peak") is not None:
-        spent = sum(values.get(k, 0.0) for k in ("weights", "activation_peak", "non_torch"))
-        kv = round(values["limit"] - spent)
+    if kv is None and {"limit", "weights", "activation_peak"} <= values.keys():
+        kv = round(values["limit"] - sum(values.get(k, 0.0) for k in _SPENT))
     return Room(
-        total=_int(values.get("total")) or smi_total(view),
+        total=_int(values.get("total")) or card_total(view),
+        initial_use=_int(values.get("initial_use")),
         utilisation=utilisation,
         weights=_int(values.get("weights")),
         non_torch=_int(values.get("non_torch")),
@@ -83,10 +92,18 @@ def room_of(view: LogView) -> Room:
     )
 
 
-def smi_total(view: LogView) -> int | None:
-    """The card's memory by a pasted `nvidia-smi`, or by an out-of-memory message."""
+def card_total(view: LogView) -> int | None:
+    """The card's memory by a pasted `nvidia-smi`, an out-of-memory message, or the name of the GPU."""
     told = [e.get("total") for e in view.all("smi_memory", "torch_oom") if e.get("total")]
-    return told[0] if told else None
+    if told:
+        return int(told[0])
+    named = view.first("gpu_name")
+    if named is None:
+        return None
+    try:
+        return device(str(named.get("name"))).memory_bytes
+    except UsageError:
+        return None
 
 
 def _terms(events: list[Event]) -> Iterator[tuple[str, float]]:

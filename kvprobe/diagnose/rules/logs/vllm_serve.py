@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
 from kvprobe.diagnose.rules.logs.oom_case import setting
 from kvprobe.evidence.events import Event
@@ -32,16 +33,22 @@ def preempted(view: LogView) -> list[LogCandidate]:
         candidate(
             "logical_kv_too_large" if few else "kv_pool_pressure",
             "certain" if stats else "likely",
-            f"{whole(count)} preemptions (the counter in the line; one line stands for up to 50){at_usage}{with_running}: "
+            f"{whole(count)} preemptions (the counter in the line; one line stands for up to "
+            f"50){at_usage}{with_running}: "
             "requests lose their blocks and are computed again.",
-            [cite(events[-1]), *[cite(e, "kv_usage", "running", "waiting") for e in stats[-2:]], *_cites(pool)],
+            [
+                cite(events[-1]),
+                *[cite(e, "kv_usage", "running", "waiting") for e in stats[-2:]],
+                *_cites(pool),
+            ],
             fatal=False,
             at=events[0],
             phase="serve",
             check_first=["`--max-num-seqs` against KV tokens / p95 length of a request"],
             remedy=[
                 _most_sequences(pool),
-                "more KV: a higher `--gpu-memory-utilization` where the card has room, `--kv-cache-dtype fp8` (twice the "
+                "more KV: a higher `--gpu-memory-utilization` where the card has room, "
+                "`--kv-cache-dtype fp8` (twice the "
                 "tokens), more GPUs",
             ],
             would_change_my_mind=["a preemption counter that stands still under the same load"],
@@ -49,7 +56,7 @@ def preempted(view: LogView) -> list[LogCandidate]:
     ]
 
 
-def _cites(event: Event | None) -> list:  # type: ignore[type-arg]
+def _cites(event: Event | None) -> list[Evidence]:
     return [] if event is None else [cite(event)]
 
 
@@ -57,7 +64,8 @@ def _most_sequences(pool: Event | None) -> str:
     tokens = None if pool is None else pool_tokens(pool)
     if not tokens:
         return "fewer sequences at once: `--max-num-seqs` <= KV tokens / p95 length"
-    return f"fewer sequences at once: `--max-num-seqs` <= {whole(tokens)} KV tokens / p95 length (at 2,000 tokens: {tokens // 2000})"
+    example = f"at 2,000 tokens: {tokens // 2000}"
+    return f"fewer sequences at once: `--max-num-seqs` <= {whole(tokens)} KV tokens / p95 length ({example})"
 
 
 def pool_tokens(pool: Event) -> int | None:
@@ -70,15 +78,24 @@ def pool_tokens(pool: Event) -> int | None:
 
 def scales(view: LogView) -> list[LogCandidate]:
     """The warning about KV scales is no proof of damage: only ever suspected, and never fatal."""
-    event = view.first("kv_scales_default")
-    garbage = view.first("garbled_output")
+    # Answers are quoted text by nature; here the text itself is what is looked at.
+    garbage = next((e for e in view.events if e.name == "garbled_output"), None)
+    dtype = str(setting(view, "kv_cache_dtype") or "")
+    event = view.first("kv_scales_default") or next(
+        (
+            e
+            for e in view.all("config")
+            if str(e.get("kv_cache_dtype") or "").startswith(("fp8", "int8", "nvfp4"))
+        ),
+        None,
+    )
     if event is None or garbage is None:
         return []
     return [
         candidate(
             "kv_quant_error",
             "likely",
-            f"The cache is {setting(view, 'kv_cache_dtype') or 'fp8'} with default scales, and the output is garbled.",
+            f"The cache is {dtype or 'fp8'} with default scales, and the output is garbled.",
             [cite(event), cite(garbage)],
             fatal=False,
             at=garbage,
@@ -100,13 +117,16 @@ def lora_rank(view: LogView) -> list[LogCandidate]:
         candidate(
             "reservation_policy_waste",
             "likely",
-            f"LoRA buffers are sized for rank {most}, the loaded adapter has rank {rank}: {percent(1 - rank / most)} of them "
+            f"LoRA buffers are sized for rank {most}, the loaded adapter has rank {rank}: "
+            f"{percent(1 - rank / most)} of them "
             "is never used.",
             [cite(loaded)],
             fatal=False,
             at=loaded,
             check_first=["the largest rank of the adapters in use"],
-            remedy=[f"`--max-lora-rank {rank}`: gives {percent(1 - rank / most)} of the LoRA buffers to the cache"],
+            remedy=[
+                f"`--max-lora-rank {rank}`: gives {percent(1 - rank / most)} of the LoRA buffers to the cache"
+            ],
             would_change_my_mind=[f"an adapter of rank {most}"],
         )
     ]

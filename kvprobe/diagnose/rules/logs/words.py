@@ -48,6 +48,7 @@ FATAL_EVENTS = (
     "xid",
     "device_off_bus",
     "collective_timeout",
+    "watchdog_timeout",
     "nccl_no_memory",
     "len_exceeds_pool",
     "free_below_desired",

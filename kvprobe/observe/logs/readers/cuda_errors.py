@@ -17,8 +17,12 @@ _NO_SIZE: Final = (
         where="runtime",
     ),
     signature("cuda_oom", "HIP error: out of memory", r"HIP error: out of memory", where="runtime"),
-    signature("cuda_oom", "CUDA driver error: out of memory", r"CUDA driver error: out of memory", where="driver"),
-    signature("cuda_oom", "Triton Error [CUDA]: out of memory", r"Triton Error \[CUDA\]: out of", where="triton"),
+    signature(
+        "cuda_oom", "CUDA driver error: out of memory", r"CUDA driver error: out of memory", where="driver"
+    ),
+    signature(
+        "cuda_oom", "Triton Error [CUDA]: out of memory", r"Triton Error \[CUDA\]: out of", where="triton"
+    ),
     signature(
         "cuda_oom",
         "CUDA_ERROR_OUT_OF_MEMORY",
@@ -32,15 +36,23 @@ _NO_SIZE: Final = (
         where="init",
     ),
     signature("cuda_oom", "cudaErrorMemoryAllocation", r"cudaErrorMemoryAllocation", where="runtime"),
-    signature("cuda_oom", "CUDA_ERROR_OUT_OF_MEMORY", r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY", where="driver"),
-    signature("cuda_oom", "Runtime Error: out of memory", r"CUDA Runtime Error: out of memory", where="runtime"),
     signature(
-        "nvml_assert", "CUDACachingAllocator", r"NVML_SUCCESS == (?:r|DriverAPI\S{0,80}) ?INTERNAL ASSERT FAILED"
+        "cuda_oom", "CUDA_ERROR_OUT_OF_MEMORY", r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY", where="driver"
+    ),
+    signature(
+        "cuda_oom", "Runtime Error: out of memory", r"CUDA Runtime Error: out of memory", where="runtime"
+    ),
+    signature(
+        "nvml_assert",
+        "CUDACachingAllocator",
+        r"NVML_SUCCESS == (?:r|DriverAPI\S{0,80}) ?INTERNAL ASSERT FAILED",
     ),
     signature("nvml_assert", "NVML_SUCCESS == ", r"NVML_SUCCESS == .{0,120}CUDACachingAllocator"),
 )
 _LIBRARY: Final = (
-    signature("library_alloc_failed", "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", library="cuBLAS"),
+    signature(
+        "library_alloc_failed", "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", library="cuBLAS"
+    ),
     signature(
         "library_alloc_failed",
         "CUBLAS_STATUS_NOT_INITIALIZED",
@@ -48,7 +60,9 @@ _LIBRARY: Final = (
         library="cuBLAS",
         unclear="CUBLAS_STATUS_NOT_INITIALIZED",
     ),
-    signature("library_alloc_failed", "CUDNN_STATUS_ALLOC_FAILED", r"CUDNN_STATUS_ALLOC_FAILED", library="cuDNN"),
+    signature(
+        "library_alloc_failed", "CUDNN_STATUS_ALLOC_FAILED", r"CUDNN_STATUS_ALLOC_FAILED", library="cuDNN"
+    ),
     signature(
         "library_alloc_failed",
         "CUDNN_STATUS_NOT_INITIALIZED",
@@ -70,25 +84,44 @@ _LIBRARY: Final = (
         library="cuDNN",
         unclear="no algorithm had the workspace it needs",
     ),
-    signature("library_alloc_failed", "CUSOLVER_STATUS_ALLOC", r"CUSOLVER_STATUS_ALLOC_FAILED", library="cuSOLVER"),
-    signature("library_alloc_failed", "CUSPARSE_STATUS_INSUFF", r"CUSPARSE_STATUS_INSUFF", library="cuSPARSE"),
-    signature("library_alloc_failed", "HIPBLAS_STATUS_ALLOC_FAILED", r"HIPBLAS_STATUS_ALLOC_", library="hipBLAS"),
-    signature("library_alloc_failed", "rocblas_status_memory_error", r"rocblas_status_mem", library="rocBLAS"),
+    signature(
+        "library_alloc_failed", "CUSOLVER_STATUS_ALLOC", r"CUSOLVER_STATUS_ALLOC_FAILED", library="cuSOLVER"
+    ),
+    signature(
+        "library_alloc_failed", "CUSPARSE_STATUS_INSUFF", r"CUSPARSE_STATUS_INSUFF", library="cuSPARSE"
+    ),
+    signature(
+        "library_alloc_failed", "HIPBLAS_STATUS_ALLOC_FAILED", r"HIPBLAS_STATUS_ALLOC_", library="hipBLAS"
+    ),
+    signature(
+        "library_alloc_failed", "rocblas_status_memory_error", r"rocblas_status_mem", library="rocBLAS"
+    ),
 )
 _FAULTS: Final = (
     signature("gpu_fault", "illegal memory access", r"illegal memory access", kind="illegal memory access"),
     signature("gpu_fault", "uncorrectable ECC", r"uncorrectable ECC error", kind="ECC"),
     signature("gpu_fault", "uncorrectable NVLink", r"uncorrectable NVLink error", kind="NVLink"),
-    signature("gpu_fault", "unspecified launch failure", r"unspecified launch", kind="unspecified launch failure"),
+    signature(
+        "gpu_fault", "unspecified launch failure", r"unspecified launch", kind="unspecified launch failure"
+    ),
     signature("gpu_fault", "misaligned address", r"misaligned address", kind="misaligned address"),
     signature("gpu_fault", "illegal instruction was", r"illegal instruction was", kind="illegal instruction"),
     signature("gpu_fault", "device-side assert triggered", r"device-side assert", kind="device-side assert"),
     signature("gpu_fault", "Memory access fault by GPU", r"Memory access fault by GPU", kind="page fault"),
     signature("gpu_fault", "GPU has fallen off the bus", r"fallen off the bus", kind="off the bus"),
     signature("gpu_fault", "HSA_STATUS_ERROR_EXCEPTION", r"HSA_STATUS_ERROR_EXCEPTION", kind="HSA exception"),
-    signature("gpu_fault", "CUBLAS_STATUS_EXECUTION_FAILED", r"CUBLAS_STATUS_EXECUTION", kind="cuBLAS execution"),
-    signature("gpu_unusable", "no kernel image is available", r"no kernel image is available", kind="no kernel image"),
-    signature("gpu_unusable", "driver version is insufficient", r"driver version is insuff", kind="old driver"),
+    signature(
+        "gpu_fault", "CUBLAS_STATUS_EXECUTION_FAILED", r"CUBLAS_STATUS_EXECUTION", kind="cuBLAS execution"
+    ),
+    signature(
+        "gpu_unusable",
+        "no kernel image is available",
+        r"no kernel image is available",
+        kind="no kernel image",
+    ),
+    signature(
+        "gpu_unusable", "driver version is insufficient", r"driver version is insuff", kind="old driver"
+    ),
     signature("gpu_unusable", "invalid device ordinal", r"invalid device ordinal", kind="no such device"),
     signature("gpu_unusable", "no CUDA-capable device", r"no CUDA-capable device", kind="no device"),
     signature("gpu_unusable", "Found no NVIDIA driver", r"Found no NVIDIA driver", kind="no driver"),
@@ -97,25 +130,6 @@ _FAULTS: Final = (
         "out of resource: shared memory",
         r"out of resource: shared memory, Required: (?P<needed__B>\d+), Hardware limit: (?P<limit__B>\d+)",
         kind="a kernel's shared memory",
-    ),
-)
-_WORKSPACE: Final = (
-    signature(
-        "workspace_overflow",
-        "Buffer overflow when allocating memory for",
-        r"Buffer overflow when allocating memory for (?P<buffer>[\w.-]{1,80}) with size (?P<needed__B>\d+)"
-        r"(?: and alignment \d+)?,? but only (?P<available__B>\d+) bytes available",
-    ),
-    signature(
-        "workspace_overflow",
-        "ailed to allocate memory for",
-        r"ailed to allocate memory for (?P<buffer>batch_\w{1,80}) with size (?P<needed__B>\d+)[^,]{0,40}"
-        r"(?:, but only (?P<available__B>\d+) bytes available)?",
-    ),
-    signature(
-        "workspace_overflow",
-        "orkspace",
-        r"[Ww]orkspace(?: buffer)? (?:size )?(?:is )?(?:too small|not large enough)",
     ),
 )
 _HOST: Final = (
@@ -140,7 +154,9 @@ _HOST: Final = (
         backend="xla",
     ),
     signature(
-        "xpu_block_limit", "can NOT allocate memory block", r"block with size larger than (?P<limit__size>[\d.]+ ?GB)"
+        "xpu_block_limit",
+        "can NOT allocate memory block",
+        r"block with size larger than (?P<limit__size>[\d.]+ ?GB)",
     ),
     signature(
         "xpu_block_limit",
@@ -150,4 +166,4 @@ _HOST: Final = (
     ),
 )
 
-READERS: Final = (table_reader("cuda_errors", None, (*_NO_SIZE, *_LIBRARY, *_FAULTS, *_WORKSPACE, *_HOST)),)
+READERS: Final = (table_reader("cuda_errors", None, (*_NO_SIZE, *_LIBRARY, *_FAULTS, *_HOST)),)

@@ -20,13 +20,15 @@ _ROWS = (
     signature(
         "killed",
         "oom-kill:constraint=",
-        r"constraint=(?P<constraint__text>CONSTRAINT_\w+).{0,600}?task=(?P<process__text>[^,]{1,40}),pid=(?P<pid__text>\d+)",
+        r"constraint=(?P<constraint__text>CONSTRAINT_\w+).{0,600}?"
+        r"task=(?P<process__text>[^,]{1,40}),pid=(?P<pid__text>\d+)",
         how="kernel",
     ),
     signature(
         "killed",
         "ut of memory: Kill",
-        r"(?P<scope__text>Memory cgroup out of memory|[Oo]ut of memory): Kill(?:ed)? process (?P<pid__text>\d+)"
+        r"(?P<scope__text>Memory cgroup out of memory|[Oo]ut of memory): "
+        r"Kill(?:ed)? process (?P<pid__text>\d+)"
         r"(?:, UID \d+,)? \((?P<process__text>[^)]{1,40})\)?"
         r"(?:.{0,30}?total-vm:(?P<virtual__kB>[\d,]+)kB)?(?:, anon-rss:(?P<anon__kB>[\d,]+)kB)?"
         r"(?:, file-rss:(?P<file_mapped__kB>[\d,]+)kB)?(?:, shmem-rss:(?P<shared__kB>[\d,]+)kB)?",
@@ -61,7 +63,8 @@ _ROWS = (
     signature(
         "killed",
         "memorystatus: killing",
-        r"memorystatus: killing_?\w* ?(?:process )?(?:pid )?(?P<pid__text>\d+)? ?\[?(?P<process__text>[\w.-]{1,40})",
+        r"memorystatus: killing_?\w* ?(?:process )?(?:pid )?(?P<pid__text>\d+)? ?"
+        r"\[?(?P<process__text>[\w.-]{1,40})",
         how="jetsam",
     ),
     signature(
@@ -74,7 +77,7 @@ _ROWS = (
     signature("bus_error", "us error", r"[Bb]us error(?:.{0,80}(?P<shared_memory__text>shared memory|shm))?"),
     signature(
         "host_rss",
-        "RSS",
+        "RSS: ",
         r"\bRSS\b[ :=]{1,3}(?P<rss__size>[\d.]+ ?(?:[KMG]i?B|kB))",
     ),
     signature("host_rss", "rss=", r"\brss=(?P<rss__size>[\d.]+ ?(?:[KMG]i?B|kB))"),
@@ -101,7 +104,8 @@ def _table(line: Line, around: Around) -> Iterable[Event]:
 
 
 _SHELL = re.compile(
-    r"^(?:\S{0,80}: line \d+: +\d+ +|\[\d+\][+-]? +(?:\d+ )?|zsh: |bash: |\S{0,60}: )?[Kk]illed\b(?: +.{0,400})?$"
+    r"^(?:\S{0,80}: line \d+: +\d+ +|\[\d+\][+-]? +(?:\d+ )?|zsh: |bash: |\S{0,60}: )?"
+    r"[Kk]illed\b(?: +.{0,400})?$"
 )
 _NOT_SHELL = re.compile(r"[Kk]illed (?:by|process|process(?:es)?|worker|all|after|local|request)")
 
@@ -115,8 +119,9 @@ def _shell(line: Line, around: Around) -> Iterable[Event]:
 
 
 _EXIT = re.compile(
-    r"(?:exit(?:ed)?(?: with)?|exitcode|returned non-zero)[ _]?(?:with )?(?:exit )?(?:code|status)?[ :=]{0,3}(?:exit (?:code|status) )?"
-    r"[(]?(-9|137)\b|died with <Signals\.SIGKILL: 9>|signal: killed|signal 9 \(SIGKILL\)|SIGKILL\)|\(SIGKILL"
+    r"(?:exit(?:ed|code)?|returned non-zero)[ _]?(?:with )?(?:exit )?(?:codes?|status)?[ :=]{0,3}"
+    r"(?:exit (?:code|status) )?[(]?(-9|137)\b"
+    r"|died with <Signals\.SIGKILL: 9>|signal: killed|signal 9 \(SIGKILL\)|SIGKILL\)|\(SIGKILL"
 )
 
 
@@ -134,11 +139,23 @@ def _exit(line: Line, around: Around) -> Iterable[Event]:
 READERS: tuple[Reader, ...] = (
     table_reader("kernel", None, _ROWS),
     Reader(name="kernel task table", engine=None, anchors=("total_vm",), read=_table),
-    Reader(name="shell Killed", engine=None, anchors=("Killed", "killed"), read=_shell),
+    Reader(name="shell Killed", engine=None, anchors=("Killed", "zsh: killed", "bash: killed"), read=_shell),
     Reader(
         name="exit by SIGKILL",
         engine=None,
-        anchors=("137", "exit code -9", "exitcode: -9", "exit code: -9", "SIGKILL", "signal: killed"),
+        anchors=(
+            "code 137",
+            "code: 137",
+            "status 137",
+            "code=137",
+            "code (137",
+            "codes: 137",
+            "exit code -9",
+            "exitcode: -9",
+            "exit code: -9",
+            "SIGKILL",
+            "signal: killed",
+        ),
         read=_exit,
     ),
 )

@@ -29,7 +29,7 @@ _ROWS = (
     signature(
         "shm_full",
         "No space left on device",
-        r"/dev/shm.{0,200}?(?:\(size (?P<asked__B>\d+)\))?.{0,40}No space left on device",
+        r"/dev/shm.{0,200}?No space left on device|No space left on device.{0,120}/dev/shm",
     ),
 )
 

@@ -20,7 +20,7 @@ _NUM = r"[\d.]+"
 _SIZES = (
     signature(
         "config",
-        "n_ctx",
+        "n_ctx  ",
         r"\bn_ctx +=[ ]+(?P<n_ctx__tokens>\d+)",
     ),
     signature("config", "n_ctx_per_seq", r"\bn_ctx_per_seq +=[ ]+(?P<max_model_len__tokens>\d+)"),
@@ -52,14 +52,22 @@ _SIZES = (
         rf" +(?P<size__MiB>{_NUM}) MiB",
     ),
     signature(
+        "buffer",
+        "llm_load_tensors:",
+        rf"llm_load_tensors: +(?P<device__text>[A-Za-z_]{{2,20}}\d{{0,2}}) buffer "
+        rf"size += +(?P<size__MiB>{_NUM}) MiB",
+        what="model",
+    ),
+    signature(
         "kv_size",
         "KV self size",
         rf"KV self size += +(?P<size__MiB>{_NUM}) MiB",
     ),
     signature(
         "kv_size",
-        "cells,",
-        rf"size = +(?P<size__MiB>{_NUM}) MiB \( *(?P<cells__tokens>\d+) cells, +(?P<layers__count>\d+) layers,"
+        " cells, ",
+        rf"size = +(?P<size__MiB>{_NUM}) MiB \( *(?P<cells__tokens>\d+) cells, +(?P<layers__count>\d+) "
+        rf"layers,"
         r" +(?P<sequences__count>\d+)/",
     ),
     signature(
@@ -94,6 +102,12 @@ _FAILURES = (
         "metal_buffer_type_alloc_buffer: error",
         rf"error: failed to allocate buffer, size = +(?P<asked__MiB>{_NUM}) MiB",
         backend="metal",
+    ),
+    signature(
+        "alloc_failed",
+        "Bytes of memory on device",
+        r"can't allocate (?P<asked__B>\d+) Bytes of memory on device",
+        backend="sycl",
     ),
     signature(
         "alloc_failed",
@@ -153,117 +167,10 @@ _FAILURES = (
     signature("device_lost", "DeviceLost", r"vk::DeviceLostError|ErrorDeviceLost"),
 )
 
-_SERVE = (
-    signature(
-        "kv_full",
-        "failed to find free space in the KV cache",
-        r"failed to find free space in the KV cache, retrying with smaller .{0,60}?n_batch = (?P<batch__tokens>\d+)",
-        phase="serve",
-    ),
-    signature(
-        "kv_full",
-        "failed to find a memory slot for batch",
-        r"memory slot for batch of size (?P<batch__tokens>\d+)",
-        phase="serve",
-    ),
-    signature(
-        "kv_full",
-        "could not find a KV slot for the batch",
-        r"could not find a KV slot for the batch",
-        phase="serve",
-        batch=1,
-    ),
-    signature(
-        "kv_full_fatal",
-        "ontext size has been exceeded",
-        r"ontext size has been exceeded",
-        phase="serve",
-    ),
-    signature("kv_full_fatal", "failed to decode the batch", r"n_batch = 1, ret = 1", phase="serve"),
-    signature(
-        "refused",
-        "the available context size",
-        r"(?:request|input) \((?P<asked__tokens>\d+) tokens\) (?:exceeds|is larger than) the available context "
-        r"size \((?P<limit__tokens>\d+)",
-        phase="serve",
-        reason="context",
-    ),
-    signature(
-        "refused",
-        "exceed_context_size_error",
-        r"\"n_prompt_tokens\":(?P<asked__tokens>\d+),\"n_ctx\":(?P<limit__tokens>\d+)",
-        phase="serve",
-        reason="context",
-    ),
-    signature(
-        "refused",
-        "larger than the context size",
-        r"the request exceeds|larger than the context size",
-        phase="serve",
-        reason="context",
-    ),
-    signature("refused", "no slot available", r"no slot available", phase="serve", reason="slots"),
-    signature(
-        "truncated",
-        "truncated = 1",
-        r"stop processing: (?:n_tokens|n_past) = (?P<input__tokens>\d+), truncated = 1",
-        phase="serve",
-    ),
-    signature(
-        "truncated",
-        "nput truncated",
-        r"nput truncated(?:.{0,20}?n_ctx ?= ?(?P<limit__tokens>\d+))?"
-        r"(?:.{0,40}?n_erase=(?P<dropped__tokens>\d+))?",
-        phase="serve",
-    ),
-    signature(
-        "truncated",
-        "context shift",
-        r"slot (?:context|is out of.{0,20}context) ?shift|context shift, n_keep = (?P<kept__tokens>\d+)"
-        r", n_left = (?P<limit__tokens>\d+), n_discard = (?P<dropped__tokens>\d+)",
-        phase="serve",
-    ),
-    signature(
-        "no_rewind",
-        "forcing full prompt re-processing",
-        r"forcing full prompt re-processing due to lack of cache data(?P<why__text>.{0,80})",
-        phase="serve",
-    ),
-    signature(
-        "no_rewind",
-        "cache_reuse is not supported",
-        r"cache_reuse is not supported by (?:this context|multimodal)(?P<why__text>.{0,80})",
-    ),
-    signature(
-        "prompt_started",
-        "new prompt, ",
-        r"new prompt, n_ctx_slot = \d+, n_keep = \d+,(?: task\.n_tokens =| n_prompt_tokens =) (?P<prompt__tokens>\d+)",
-        phase="serve",
-    ),
-    signature(
-        "prompt_kept",
-        "kv cache rm [",
-        r"task (?P<task__int>\d+).{0,12}kv cache rm \[(?P<kept__tokens>\d+), end\)",
-        phase="serve",
-    ),
-    signature(
-        "prompt_kept",
-        "memory_seq_rm [",
-        r"task (?P<task__int>\d+).{0,40}memory_seq_rm \[(?P<kept__tokens>\d+), end\)",
-        phase="serve",
-    ),
-    signature(
-        "prompt_cache_full",
-        "cache size limit reached",
-        r"cache (?:size|token) limit .{0,20}reached|cache size limit reached, removing oldest",
-        phase="serve",
-    ),
-    signature(
-        "cancelled", "cancel task, id_task", r"cancel task, id_task = (?P<task__int>\d+)", phase="serve"
-    ),
+_RUNTIME = re.compile(
+    r"(?:CUDA|ROCm|HIP|MUSA) error(?: 2 at \S+)?: (out of memory|the resource allocation "
+    r"failed)"
 )
-
-_RUNTIME = re.compile(r"CUDA error(?: 2 at \S+)?: (out of memory|the resource allocation failed)")
 _WHERE = re.compile(r"in function (\w+) at")
 
 
@@ -301,7 +208,11 @@ def _metal_set(line: Line, around: Around) -> Iterable[Event]:
 READERS: tuple[Reader, ...] = (
     table_reader("llama.cpp sizes", ENGINE, _SIZES),
     table_reader("llama.cpp failures", ENGINE, _FAILURES),
-    table_reader("llama.cpp serving", ENGINE, _SERVE),
-    Reader(name="llama.cpp runtime", engine=ENGINE, anchors=("CUDA error",), read=_runtime),
+    Reader(
+        name="llama.cpp runtime",
+        engine=ENGINE,
+        anchors=("CUDA error", "ROCm error", "MUSA error"),
+        read=_runtime,
+    ),
     Reader(name="llama.cpp metal", engine=ENGINE, anchors=("allocated buffer, size",), read=_metal_set),
 )

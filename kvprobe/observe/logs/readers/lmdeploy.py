@@ -11,7 +11,8 @@ _ROWS = (
     signature(
         "turbomind_oom",
         "CUDA runtime error: out of memory",
-        r"\[TM\].{0,20}CUDA runtime error: out of memory (?:\S{0,120}/)?(?P<file__text>\w+\.\w{1,3}):(?P<at__int>\d+)",
+        r"\[TM\].{0,20}CUDA runtime error: out of memory "
+        r"(?:\S{0,120}/)?(?P<file__text>\w+\.\w{1,3}):(?P<at__int>\d+)",
     ),
     signature(
         "config",

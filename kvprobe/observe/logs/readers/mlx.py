@@ -11,7 +11,8 @@ _ROWS = (
     signature(
         "mlx_buffer_limit",
         "maximum allowed buffer size",
-        r"Attempting to allocate (?P<asked__B>\d+) bytes which is greater than the maximum allowed buffer size of "
+        r"Attempting to allocate (?P<asked__B>\d+) bytes which is greater than the maximum allowed buffer "
+        r"size of "
         r"(?P<limit__B>\d+)",
     ),
     signature(

@@ -52,14 +52,16 @@ _ROWS = (
     signature(
         "host_too_small",
         "model requires more system memory",
-        r"requires more system memory(?: than is (?:currently )?available)? \(?(?P<asked__size>[\d.]+ ?\w{1,5})\)? than is available "
+        r"requires more system memory(?: than is (?:currently )?available)? "
+        r"\(?(?P<asked__size>[\d.]+ ?\w{1,5})\)? than is available "
         r"\(?(?P<free__size>[\d.]+ ?[KMGT]?i?B)",
         phase="load",
     ),
     signature(
         "host_memory",
         'msg="system memory"',
-        r'total="(?P<total__size>[^"]{3,14})" free="(?P<free__size>[^"]{3,14})"(?: free_swap="(?P<swap__size>[^"]{2,14})")?',
+        r'total="(?P<total__size>[^"]{3,14})" free="(?P<free__size>[^"]{3,14})"(?: '
+        r'free_swap="(?P<swap__size>[^"]{2,14})")?',
     ),
     signature(
         "no_layer_fits",
@@ -77,6 +79,12 @@ _ROWS = (
         r"llama runner process no longer running: (?P<reason__text>[^\"]{1,60})",
     ),
     signature("runner_died", "llama runner terminated", r'error="(?P<reason__text>[^"]{1,60})"'),
+    signature(
+        "layout_failed",
+        "memory layout cannot be allocated",
+        r"memory layout cannot be allocated(?: with num_gpu = (?P<layers_on_gpu__count>\d+))?",
+        phase="load",
+    ),
     signature("vram_not_recovered", "gpu VRAM usage didn't recover", r"gpu VRAM usage didn't recover"),
     signature(
         "refused", "maximum pending requests exceeded", r"maximum pending", phase="serve", reason="queue"

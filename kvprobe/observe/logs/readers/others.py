@@ -9,7 +9,8 @@ _ROWS = (
     signature(
         "mlc_no_memory",
         "Insufficient GPU memory error",
-        r"available single GPU memory is (?P<available__MiB>[\d.]+) MB, which is less than the sum of model weight "
+        r"available single GPU memory is (?P<available__MiB>[\d.]+) MB, which is less than the sum of model "
+        r"weight "
         r"size \((?P<weights__MiB>[\d.]+) MB\) and temporary buffer size \((?P<temporary__MiB>[\d.]+) MB",
         engine="mlc",
     ),
@@ -22,7 +23,8 @@ _ROWS = (
     signature(
         "budget",
         "Estimated total single GPU memory usage",
-        r"memory usage: [\d.]+ MB \(Parameters: (?P<weights__MiB>[\d.]+) MB\. KVCache: (?P<kv__MiB>[\d.]+) MB\. "
+        r"memory usage: [\d.]+ MB \(Parameters: (?P<weights__MiB>[\d.]+) MB\. KVCache: (?P<kv__MiB>[\d.]+) "
+        r"MB\. "
         r"Temporary buffer: (?P<activation_peak__MiB>[\d.]+) MB",
         engine="mlc",
     ),
@@ -38,12 +40,11 @@ _ROWS = (
         "No space left on device",
         r"(?:\[Errno 28\]|os error 28|OSError|IOError).{0,20}No space left on device",
     ),
-    signature("threads_exhausted", "can't start new thread", r"can't start new thread"),
-    signature("files_exhausted", "Too many open files", r"Too many open files"),
+    signature("threads_exhausted", "can't start new thread", r"RuntimeError: can't start new thread"),
     signature(
-        "kv_quant_config",
-        "KV cache",
-        r"[Uu]sing (?P<kv_cache_dtype__text>fp8\w*|int8\w*|nvfp4|int4) (?:data type to store kv cache|KV cache)",
+        "files_exhausted",
+        "Too many open files",
+        r"(?<!like `OSError: )(?:\[Errno 24\]|os error 24|errno ?24).{0,20}Too many open files",
     ),
     signature("kv_scale_warning", "KV cache scaling factor", r"scaling factor 1\.0 for fp8"),
     signature("kv_scale_warning", "scaling factor", r"without a scaling factor|k/v_scale.{0,40}default"),
@@ -54,20 +55,36 @@ _ROWS = (
     ),
     signature(
         "kv_types",
-        "K (",
+        " MiB, V (",
         r"K \((?P<k__text>\w{2,6})\): +[\d.]+ MiB, V \((?P<v__text>\w{2,6})\)",
         engine="llama.cpp",
     ),
     signature(
-        "router_policy",
-        "olicy",
-        r"[Pp]olicy[:= \"']{1,4}(?P<policy__text>round_?robin|RoundRobin|[Rr]andom|cache_aware)",
+        "aborted",
+        "Aborted request",
+        r"Aborted request(?:\(s\))? (?P<first__text>[\w.-]{1,80})",
+        engine="vllm",
+    ),
+    signature(
+        "attention_block",
+        "Setting attention block size to",
+        r"Setting attention block size to (?P<block_size__tokens>\d+) tokens",
+        engine="vllm",
+    ),
+    *(
+        signature(
+            "router_policy",
+            anchor,
+            r"[Pp]olicy[:= \"']{1,4}(?P<policy__text>round_?robin|RoundRobin|[Rr]andom|cache_aware)",
+        )
+        for anchor in ("policy: ", "policy=", "Policy: ", "policy':", 'policy":')
     ),
     signature(
         "prefix_unsupported",
         "prefix caching",
         r"(?:does not support|not supported|[Dd]isabl\w{1,4}|is not compatible).{0,60}prefix caching"
-        r"|prefix caching.{0,80}(?:not supported|disabled|is unsupported|not yet supported|unavailable)(?P<why__text>.{0,100})",
+        r"|prefix caching.{0,80}(?:not supported|disabled|is unsupported|not yet "
+        r"supported|unavailable)(?P<why__text>.{0,100})",
     ),
 )
 

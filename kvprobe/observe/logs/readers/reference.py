@@ -31,21 +31,25 @@ _START = (
         "budget",
         "memory budget: total ",
         r"memory budget: total (?P<total__B>\d+) B, free at start (?P<free__B>\d+) B, utilisation "
-        r"(?P<utilisation__ratio>[\d.]+) = \d+ B; weights (?P<weights__B>\d+) B, workspace (?P<workspace__B>\d+) B, "
+        r"(?P<utilisation__ratio>[\d.]+) = \d+ B; weights (?P<weights__B>\d+) B, workspace "
+        r"(?P<workspace__B>\d+) B, "
         r"activation peak (?P<activation_peak__B>\d+) B; left for KV (?P<kv__B>-?\d+) B",
     ),
     signature(
         "budget",
         "no memory is left for KV: total ",
-        r"no memory is left for KV: total (?P<total__B>\d+) B x utilisation (?P<utilisation__ratio>[\d.]+) = \d+ B, "
-        r"weights (?P<weights__B>\d+) B, workspace (?P<workspace__B>\d+) B, activation peak (?P<activation_peak__B>\d+) B; "
+        r"no memory is left for KV: total (?P<total__B>\d+) B x utilisation (?P<utilisation__ratio>[\d.]+) "
+        r"= \d+ B, "
+        r"weights (?P<weights__B>\d+) B, workspace (?P<workspace__B>\d+) B, activation peak "
+        r"(?P<activation_peak__B>\d+) B; "
         r"lacking (?P<lacking__B>\d+) B",
         failed=1,
     ),
     signature(
         "budget",
         "free memory on the device at start is ",
-        r"free memory on the device at start is (?P<free__B>\d+) B of (?P<total__B>\d+) B, less than the budget of "
+        r"free memory on the device at start is (?P<free__B>\d+) B of (?P<total__B>\d+) B, less than the "
+        r"budget of "
         r"(?P<asked__B>\d+) B \(utilisation (?P<utilisation__ratio>[\d.]+)\)",
         failed=1,
     ),
@@ -53,17 +57,20 @@ _START = (
         "pool_size",
         "(and a null block)",
         r"KV pool: [\d.]+ MiB \w{2,8} at (?P<bytes_per_token__B>\d+) B a token; "
-        r"(?P<blocks__blocks>\d+) blocks of (?P<block_size__tokens>\d+) tokens = (?P<tokens__tokens>\d+) tokens",
+        r"(?P<blocks__blocks>\d+) blocks of (?P<block_size__tokens>\d+) tokens = (?P<tokens__tokens>\d+) "
+        r"tokens",
     ),
     signature(
         "config",
         "(and a null block)",
-        r"blocks of (?P<block_size__tokens>\d+) tokens.{0,120}; prefix caching (?P<enable_prefix_caching__flag>on|off)",
+        r"blocks of (?P<block_size__tokens>\d+) tokens.{0,120}; prefix caching "
+        r"(?P<enable_prefix_caching__flag>on|off)",
     ),
     signature(
         "config",
         "tokens a request the pool holds",
-        r"at the full (?P<max_model_len__tokens>\d+) tokens a request the pool holds [\d.]+ requests; at most "
+        r"at the full (?P<max_model_len__tokens>\d+) tokens a request the pool holds [\d.]+ requests; at "
+        r"most "
         r"(?P<max_num_seqs__count>\d+) run in a step of (?P<max_num_batched_tokens__tokens>\d+) tokens",
     ),
     signature(
@@ -86,8 +93,10 @@ _SERVE = (
         "; prefix hits ",
         r"last (?P<interval__s>[\d.]+) s: computed (?P<prompt_tokens_per_s__rate>[\d.]+) tokens/s, generated "
         r"(?P<generation_tokens_per_s__rate>[\d.]+) tokens/s; running (?P<running__count>\d+), waiting "
-        r"(?P<waiting__count>\d+); KV usage (?P<kv_usage__pct>[\d.]+)%(?: \((?P<used_blocks__blocks>\d+) used \+ "
-        r"(?P<cached_blocks__blocks>\d+) cached \+ (?P<free_blocks__blocks>\d+) free = (?P<total_blocks__blocks>\d+) blocks\))?"
+        r"(?P<waiting__count>\d+); KV usage (?P<kv_usage__pct>[\d.]+)%(?: \((?P<used_blocks__blocks>\d+) "
+        r"used \+ "
+        r"(?P<cached_blocks__blocks>\d+) cached \+ (?P<free_blocks__blocks>\d+) free = "
+        r"(?P<total_blocks__blocks>\d+) blocks\))?"
         r"; prefix hits (?:(?P<prefix_hit_rate__pct>[\d.]+)%|no queries)(?: of queried tokens)?"
         r"(?:; preempted (?P<preempted__count>\d+), swapped out \d+)?"
         r"(?:; empty (?P<tail__MiB>[\d.]+) MiB tail \+ (?P<reserved__MiB>[\d.]+) MiB reserved)?"
@@ -126,7 +135,8 @@ _SERVE = (
     signature(
         "refused",
         "refused with ",
-        r"needs (?P<asked__tokens>\d+) tokens of KV cache, more than the whole pool of (?P<limit__tokens>\d+) tokens",
+        r"needs (?P<asked__tokens>\d+) tokens of KV cache, more than the whole pool of "
+        r"(?P<limit__tokens>\d+) tokens",
         phase="serve",
         reason="pool",
     ),
@@ -135,7 +145,8 @@ _SERVE = (
         "device_no_memory",
         "out of device memory: asked ",
         r"out of device memory: asked (?P<asked__B>\d+) B, free (?P<free__B>\d+) B, largest free region "
-        r"(?P<largest_free__B>\d+) B, total (?P<total__B>\d+) B, held by this process (?P<own__B>\d+) B, by others "
+        r"(?P<largest_free__B>\d+) B, total (?P<total__B>\d+) B, held by this process (?P<own__B>\d+) B, by "
+        r"others "
         r"(?P<others__B>\d+) B; phase (?P<stage__text>\w{4,8})",
     ),
     signature("shutdown", "stopping: finishing the requests", r"stopping: finishing"),

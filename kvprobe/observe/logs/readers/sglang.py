@@ -27,7 +27,8 @@ _START = (
     signature(
         "profiled_tokens",
         "larger than the profiled value",
-        r"max_total_tokens=(?P<asked__tokens>-?\d+) is larger than the profiled value (?P<profiled__tokens>-?\d+)",
+        r"max_total_tokens=(?P<asked__tokens>-?\d+) is larger than the profiled value "
+        r"(?P<profiled__tokens>-?\d+)",
     ),
     signature(
         "pool_size",
@@ -84,7 +85,7 @@ _SERVE = (
     signature(
         "pool_alloc_left",
         "ble tokens: ",
-        r"Avail?[ai]{0,2}[la]{0,2}ble tokens: (?P<left__tokens>\d+)",
+        r"Ava[a-z]{2,5}ble tokens: (?P<left__tokens>\d+)",
     ),
     signature(
         "slots_exhausted",
@@ -101,18 +102,26 @@ _SERVE = (
     signature(
         "refused",
         "exceeds the maximum allowed length",
-        r"Input length \((?P<asked__tokens>\d+) tokens\) exceeds the maximum allowed length \((?P<limit__tokens>\d+)",
+        r"Input length \((?P<asked__tokens>\d+) tokens\) exceeds the maximum allowed length "
+        r"\((?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
     ),
     signature(
         "refused",
         "longer than the model's context length",
-        r"(?:input|request).{0,40}?\((?P<asked__tokens>\d+) tokens\).{0,60}?context length \((?P<limit__tokens>\d+)",
+        r"(?:input|request).{0,40}?\((?P<asked__tokens>\d+) tokens\).{0,60}?context length "
+        r"\((?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
     ),
-    signature("child_died", "eceived sigquit from a child process", r"eceived sigquit"),
+    signature("child_died", "eceived sigquit from a child proc", r"eceived sigquit"),
+    signature(
+        "watchdog_timeout",
+        "atchdog timeout (self.watchdog_timeout",
+        r"atchdog timeout \(self\.watchdog_timeout=(?P<limit__s>[\d.]+)",
+        phase="serve",
+    ),
     signature("child_died", "SIGQUIT received", r"SIGQUIT received"),
     signature(
         "prefix_off",
@@ -130,95 +139,6 @@ _SERVE = (
         r"default scaling factors of 1\.0",
     ),
 )
-
-_BATCH = re.compile(r"(?P<kind>Prefill|Decode) batch")
-_NUMBERS = re.compile(r"(?P<name>#?[a-z][a-z -]{2,24}?(?:\([a-z/]{5,8}\))?)[:=] ?(?P<value>-?\d+(?:\.\d+)?)")
-_NAMES: dict[str, tuple[str, str]] = {
-    "#running-req": ("running", "count"),
-    "#queue-req": ("waiting", "count"),
-    "token usage": ("kv_usage", "ratio"),
-    "full token usage": ("full_usage", "ratio"),
-    "swa token usage": ("swa_usage", "ratio"),
-    "mamba usage": ("state_usage", "ratio"),
-    "#token": ("used_tokens", "tokens"),
-    "#full token": ("used_tokens", "tokens"),
-    "#new-token": ("new_tokens", "tokens"),
-    "#cached-token": ("cached_tokens", "tokens"),
-    "#new-seq": ("new_requests", "count"),
-    "gen throughput (token/s)": ("generation_tokens_per_s", "tokens/s"),
-    "input throughput (token/s)": ("prompt_tokens_per_s", "tokens/s"),
-    "#new_token": ("new_tokens", "tokens"),
-    "#cached_token": ("cached_tokens", "tokens"),
-    "#remaining_req": ("waiting", "count"),
-    "#running_req": ("running", "count"),
-}
-_OLD = re.compile(r"(?P<name>#[a-z_]{3,16}): (?P<value>\d+)\.")
-_OLD_RATE = re.compile(r"tree_cache_hit_rate: ([\d.]+)%")
-
-
-def _batch(line: Line, around: Around) -> Iterable[Event]:
-    """`Prefill batch` and `Decode batch` of every version; the old `new fill batch` too."""
-    text = line.text
-    values: dict[str, Value] = {}
-    kind = _BATCH.search(text)
-    for found in (_OLD if "new fill batch" in text else _NUMBERS).finditer(text):
-        known = _NAMES.get(found["name"].strip())
-        if known is not None and known[0] not in values:
-            whole = known[1] in {"count", "tokens"}
-            values[known[0]] = Value(int(float(found["value"])) if whole else float(found["value"]), known[1])
-    rate = _OLD_RATE.search(text)
-    if rate is not None:
-        values["prefix_hit_rate"] = Value(float(rate[1]) / 100, "ratio")
-    if "kv_usage" not in values and "full_usage" in values:
-        values["kv_usage"] = values["full_usage"]
-    if "running" not in values and "kv_usage" not in values:
-        return
-    if kind is not None:
-        values["batch"] = Value(kind["kind"].lower())
-    yield event_of(line, "engine_stats", values, engine=ENGINE, phase="serve")
-
-
-_LEAK_NUMBERS = re.compile(
-    r"(?P<name>[\w.]{0,60}?(?:size|num_tokens?|available|evictable|protected)(?:\(\))?)=(?P<value>-?\d+)"
-)
-_LEAK = re.compile(r"memory leak detected|cache pool leak detected")
-
-
-def _leak(line: Line, around: Around) -> Iterable[Event]:
-    """The pool's books do not balance: total - available - evictable - protected is not 0."""
-    if _LEAK.search(line.text) is None:
-        return
-    numbers: dict[str, int] = {}
-    for source in (line, *around.after(4)):
-        if source is not line and "_size" not in source.text and "mamba" not in source.text:
-            break
-        for found in _LEAK_NUMBERS.finditer(source.text):
-            numbers.setdefault(found["name"], int(found["value"]))
-    values = _books(numbers)
-    pool = re.search(r"([\w-]{3,40}) memory leak", line.text)
-    values["pool"] = Value(pool[1] if pool else "KV cache pool")
-    yield event_of(line, "kv_leak", values, engine=ENGINE, phase="serve")
-
-
-def _books(numbers: dict[str, int]) -> dict[str, Value]:
-    """Total, available, evictable and protected tokens of the first pool that is named."""
-    found: dict[str, int] = {}
-    for name, value in numbers.items():
-        if "mamba" in name or "swa" in name:
-            continue
-        for key, parts in _BOOK_NAMES.items():
-            if any(part in name for part in parts):
-                found.setdefault(key, value)
-                break
-    return {key: Value(value, "tokens") for key, value in found.items()}
-
-
-_BOOK_NAMES: dict[str, tuple[str, ...]] = {
-    "available": ("available",),
-    "evictable": ("evictable",),
-    "protected": ("protected",),
-    "total": ("max_total_num_token", "total_size", "allocator.size", "pool.size"),
-}
 
 _KV_SIZES = re.compile(
     r"#tokens: (?P<tokens__tokens>\d+)(?:, K size: (?P<k__GiB>[\d.]+) GB, V size: (?P<v__GiB>[\d.]+) GB"
@@ -310,15 +230,6 @@ READERS: tuple[Reader, ...] = (
     table_reader("sglang serve", ENGINE, _SERVE),
     Reader(name="sglang pool", engine=ENGINE, anchors=("Cache is allocated. #tokens",), read=_pool_bytes),
     Reader(name="sglang ready", engine=ENGINE, anchors=("max_total_num_tokens=",), read=_ready),
-    Reader(
-        name="sglang batch",
-        engine=ENGINE,
-        anchors=("Prefill batch", "Decode batch", "new fill batch", "token usage:"),
-        read=_batch,
-    ),
-    Reader(
-        name="sglang leak", engine=ENGINE, anchors=("memory leak detected", "pool leak detected"), read=_leak
-    ),
     Reader(
         name="sglang arguments",
         engine=ENGINE,

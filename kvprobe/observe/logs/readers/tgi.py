@@ -18,6 +18,18 @@ _ROWS = (
         "max_batch_total_tokens: ",
         r"max_batch_total_tokens: (?:Some\(\s{0,4})?(?P<max_total_tokens__tokens>\d+)",
     ),
+    signature("engine_start", "text_generation_launcher: Args", r"text_generation_launcher: Args"),
+    signature(
+        "engine_start",
+        "text_generation_client: router/client",
+        r"text_generation_client: router/client",
+    ),
+    signature(
+        "phase",
+        "text_generation_client: router/client",
+        r"(?:prefill|decode)\{.{0,400}text_generation_client",
+        phase="serve",
+    ),
     signature("phase", "Starting shard", r"Starting shard", phase="load"),
     signature("phase", "Waiting for shard", r"Waiting for shard", phase="load"),
     signature("phase", "Shard ready in", r"Shard ready in", phase="warmup"),

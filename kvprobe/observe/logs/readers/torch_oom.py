@@ -39,18 +39,19 @@ _PIECES: Final = {
 _OTHERS: Final = re.compile(rf"Process (\d{{1,10}}) has {SIZE} memory in use")
 _DEVICE: Final = re.compile(r"\b[GNX]PU (\d{1,3})\b")
 _MAX_JOINED = 4
+_MESSAGE_CHARS = 4096
 _WHOLE: Final = ("unallocated", "reserved in total", " cached)", " pool.", "max_split_size")
 
 
 def _message(line: Line, around: Around) -> str:
     """The message, joined with the next lines where a terminal or a paste has broken it."""
     text = line.text
-    if "Tried to allocate" not in text and "ried to allocate" not in "".join(
-        n.text for n in around.after(1)
-    ):
+    if "Tried to allocate" not in text and "ried to allocate" not in "".join(n.text for n in around.after(1)):
         return text
     for following in around.after(_MAX_JOINED):
-        if any(mark in text for mark in _WHOLE) or following.text.startswith(("File ", "  File ", "Traceback")):
+        if any(mark in text for mark in _WHOLE) or following.text.startswith(
+            ("File ", "  File ", "Traceback")
+        ):
             break
         text = f"{text} {following.text.strip()}"
     return text
@@ -61,14 +62,15 @@ def _read(line: Line, around: Around) -> list[Event]:
     if backend is None or "when warming up sampler" in line.text:
         return []
     text = _message(line, around)
-    text = text[text.find("out of memory") :]
+    begin = text.find("out of memory")
+    text = text[begin : begin + _MESSAGE_CHARS]
     values = _sizes(text)
     if "requested" not in values:
         return [_without_size(line, backend)]
     values["backend"] = Value(backend)
     device = _DEVICE.search(text)
     if device:
-        values["device"] = Value(int(device[1]), "count")
+        values["device"] = Value(int(device[1]))
     _settle_others(text, values)
     return [event_of(line, "torch_oom", values)]
 

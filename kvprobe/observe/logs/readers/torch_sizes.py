@@ -6,25 +6,15 @@ powers (the sums in their own lines show it).
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 SIZE: Final = r"(-?\d[\d,]{0,24}(?:\.\d{1,6})?) ?(bytes|B|[KMGT]i?B)(?![\w/])"
 """Two groups: the number, the unit."""
 
 _POWER: Final = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_FIRST: Final = re.compile(SIZE)
 
 
 def to_bytes(number: str, unit: str) -> int:
     """`("14.62", "GiB")` -> bytes, rounded."""
-    return round(float(number.replace(",", "")) * 1024 ** _POWER[unit[0].lower()])
-
-
-def size_after(text: str, words: str, within: int = 48) -> int | None:
-    """The first size that follows `words`, at most `within` characters behind, in bytes."""
-    at = text.find(words)
-    if at < 0:
-        return None
-    found = _FIRST.search(text[at + len(words) : at + len(words) + within])
-    return None if found is None else to_bytes(*found.groups())
+    factor: int = 1024 ** _POWER[unit[0].lower()]
+    return round(float(number.replace(",", "")) * factor)

@@ -58,7 +58,8 @@ _ROWS = (
     signature(
         "cuda_alloc_failed",
         "CUDA runtime error in ",
-        r"CUDA runtime error in (?P<call__text>[^:]{0,4}::cudaMalloc\w*|cudaMalloc\w*|\S{0,40}?[mM]alloc\w*).{0,120}?out of memory",
+        r"CUDA runtime error in "
+        r"(?P<call__text>[^:]{0,4}::cudaMalloc\w*|cudaMalloc\w*|\S{0,40}?[mM]alloc\w*).{0,120}?out of memory",
     ),
     signature(
         "trt_alloc_failed",

@@ -15,13 +15,15 @@ _V0_BUDGET: Final = (
     signature(
         "budget",
         "total_gpu_memory (",
-        rf"total_gpu_memory \((?P<total__size>{_GB})\) ?x ?gpu_memory_utilization \((?P<utilisation__ratio>[\d.]+)\)"
+        rf"total_gpu_memory \((?P<total__size>{_GB})\) ?x ?gpu_memory_utilization "
+        r"\((?P<utilisation__ratio>[\d.]+)\)"
         rf" ?= ?(?P<limit__size>{_GB})",
     ),
     signature(
         "budget",
         "non_torch_memory takes",
-        rf"weights take (?P<weights__size>{_GB}); ?non_torch_memory takes (?P<non_torch__size>{_GB}); ?PyTorch"
+        rf"weights take (?P<weights__size>{_GB}); ?non_torch_memory takes "
+        rf"(?P<non_torch__size>{_GB}); ?PyTorch"
         rf" activation peak memory takes (?P<activation_peak__size>{_GB})"
         rf"(?:; the rest of the memory reserved for KV Cache is (?P<kv__GiB>-?[\d.]+) ?GiB)?",
     ),
@@ -29,30 +31,39 @@ _V0_BUDGET: Final = (
         "budget",
         "Memory profiling results:",
         rf"total_gpu_memory=(?P<total__size>{_GB})(?: initial_memory_usage=(?P<initial_use__size>{_GB}))?"
-        rf"(?: peak_torch_memory=(?P<peak_torch__size>{_GB}))?(?: memory_usage_post_profile=(?P<after_use__size>"
-        rf"{_GB}))?(?: non_torch_memory=(?P<non_torch__size>{_GB}))?(?: kv_cache_size=(?P<kv__GiB>-?[\d.]+)GiB)?"
+        rf"(?: peak_torch_memory=(?P<peak_torch__size>{_GB}))?(?: "
+        r"memory_usage_post_profile=(?P<after_use__size>"
+        rf"{_GB}))?(?: non_torch_memory=(?P<non_torch__size>{_GB}))?(?: "
+        r"kv_cache_size=(?P<kv__GiB>-?[\d.]+)GiB)?"
         r"(?: gpu_memory_utilization=(?P<utilisation__ratio>[\d.]+))?",
     ),
     signature(
         "budget",
         "Total non KV cache memory:",
-        r"Total non KV cache memory: (?P<non_kv__GiB>[\d.]+) ?GiB; torch peak memory increase: (?P<activation_peak"
-        r"__GiB>-?[\d.]+) ?GiB; non-torch forward increase memory: (?P<non_torch__GiB>-?[\d.]+) ?GiB; weights memory"
+        r"Total non KV cache memory: (?P<non_kv__GiB>[\d.]+) ?GiB; torch peak memory increase: "
+        r"(?P<activation_peak"
+        r"__GiB>-?[\d.]+) ?GiB; non-torch forward increase memory: (?P<non_torch__GiB>-?[\d.]+) "
+        r"?GiB; weights memory"
         r": (?P<weights__GiB>[\d.]+) ?GiB",
     ),
     signature(
         "budget",
         "Initial free memory:",
-        r"Initial free memory:? (?P<free_at_start__GiB>[\d.]+) ?GiB[;,] Requested memory: (?P<utilisation__ratio>"
+        r"Initial free memory:? (?P<free_at_start__GiB>[\d.]+) ?GiB[;,] Requested memory: "
+        r"(?P<utilisation__ratio>"
         r"[\d.]+) ?\(util\), (?P<limit__GiB>[\d.]+) ?GiB",
     ),
     signature(
         "budget",
         "Desired GPU memory utilization is",
-        r"Free memory on device[^(]{0,20}\((?P<free_at_start__GiB>[\d.]+)/(?P<total__GiB>[\d.]+) GiB\) on startup\. "
-        r"Desired GPU memory utilization is \((?P<utilisation__ratio>[\d.]+), (?P<limit__GiB>[\d.]+) GiB\)\. Actual "
-        r"usage is (?P<weights__GiB>[\d.]+) GiB for (?:weight|consumed)[^,]{0,20}, (?P<activation_peak__GiB>-?[\d.]+)"
-        r" GiB for peak activation, (?P<non_torch__GiB>-?[\d.]+) GiB for non-torch memory, and (?P<graphs__GiB>"
+        r"Free memory on device[^(]{0,20}\((?P<free_at_start__GiB>[\d.]+)/(?P<total__GiB>[\d.]+) "
+        r"GiB\) on startup\. "
+        r"Desired GPU memory utilization is \((?P<utilisation__ratio>[\d.]+), (?P<limit__GiB>[\d.]+) "
+        r"GiB\)\. Actual "
+        r"usage is (?P<weights__GiB>[\d.]+) GiB for (?:weight|consumed)[^,]{0,20}, "
+        r"(?P<activation_peak__GiB>-?[\d.]+)"
+        r" GiB for peak activation, (?P<non_torch__GiB>-?[\d.]+) GiB for non-torch memory, and "
+        r"(?P<graphs__GiB>"
         r"-?[\d.]+) GiB for CUDAGraph memory",
     ),
 )
@@ -75,31 +86,12 @@ _WEIGHTS: Final = (
         rf"Model loading took (?P<weights__size>{_GB})(?: memory)?(?: and (?P<seconds__s>[\d.]+) seconds)?",
         phase="profile",
     ),
+    signature("phase", "Failed to create", r"Failed to create \w{1,40} linear weights", phase="load"),
     signature("phase", "Starting to load model", r"Starting to load model", phase="load"),
     signature("phase", "Loading safetensors checkpoint shards", r"Loading safetensors", phase="load"),
     signature("phase", "Loading pt checkpoint shards", r"Loading pt checkpoint", phase="load"),
 )
-_POOL: Final = (
-    signature(
-        "pool_size",
-        " blocks: ",
-        r"# (?P<device>GPU|cuda|CUDA|rocm|npu|hpu|cpu) blocks: (?P<blocks__blocks>\d+), # CPU blocks: "
-        r"(?P<cpu_blocks__blocks>\d+)",
-        phase="capture",
-    ),
-    signature(
-        "pool_size",
-        "KV cache size: ",
-        r"(?P<device>[A-Z]{2,4}) KV cache size: (?P<tokens__tokens>[\d,]+) tokens(?:, Maximum concurrency for "
-        r"(?P<max_model_len__tokens>[\d,]+) tokens per request: (?P<concurrency__ratio>[\d.]+)x)?",
-        phase="capture",
-    ),
-    signature(
-        "pool_concurrency",
-        "Maximum concurrency for ",
-        r"(?:^|[^,] )Maximum concurrency for (?P<max_model_len__tokens>[\d,]+) tokens per request: "
-        r"(?P<concurrency__ratio>[\d.]+)x",
-    ),
+_LEFT: Final = (
     signature(
         "available_kv",
         "vailable KV cache memory",
@@ -132,26 +124,31 @@ _REFUSALS: Final = (
     signature(
         "len_exceeds_pool",
         "is larger than the maximum number of tokens",
-        r"max(?:_model_len| seq len|imum sequence length)?\s?\(?(?P<max_model_len__tokens>\d+)\)? is larger than the maximum"
+        r"max(?:_model_len| seq len|imum sequence length)?\s?\(?(?P<max_model_len__tokens>\d+)\)? is "
+        r"larger than the maximum"
         r" number of tokens that can be stored in (?:the )?KV cache \((?P<pool__tokens>\d+)\)",
     ),
     signature(
         "len_exceeds_pool",
         "To serve at least one request with the model",
-        r"max(?:imum)? seq len \((?P<max_model_len__tokens>\d+)\), \(?(?P<needed__GiB>[\d.]+) ?GiB KV cache is needed, "
+        r"max(?:imum)? seq len \((?P<max_model_len__tokens>\d+)\), \(?(?P<needed__GiB>[\d.]+) ?GiB "
+        r"KV cache is needed, "
         r"which is larger than the available KV cache memory \((?P<available__GiB>-?[\d.]+) ?GiB\)"
-        r"(?:[^B]{0,8}Based on the available memory, the estimated maximum model length is (?P<estimate__tokens>\d+))?",
+        r"(?:[^B]{0,8}Based on the available memory, the estimated maximum model length is "
+        r"(?P<estimate__tokens>\d+))?",
     ),
     signature(
         "free_below_desired",
         "on startup is less than desired",
-        r"\((?P<free__GiB>[\d.]+)/(?P<total__GiB>[\d.]+) ?GiB\) on startup is less than desired GPU memory utilization"
+        r"\((?P<free__GiB>[\d.]+)/(?P<total__GiB>[\d.]+) ?GiB\) on startup is less than desired GPU "
+        r"memory utilization"
         r" \((?P<utilisation__ratio>[\d.]+), (?P<desired__GiB>[\d.]+) ?GiB\)",
     ),
     signature(
         "profiling_assert",
         "Error in memory profiling",
-        r"[Ii]nitial free memory:? (?P<initial__size>[\d.]+(?: ?GiB)?),? current free memory:? (?P<current__size>"
+        r"[Ii]nitial free memory:? (?P<initial__size>[\d.]+(?: ?GiB)?),? current free memory:? "
+        r"(?P<current__size>"
         r"[\d.]+(?: ?GiB)?)",
     ),
     signature("profiling_assert", "Error in memory profiling", r"Error in memory profiling\. (?:This|$)"),
@@ -161,7 +158,9 @@ _REFUSALS: Final = (
         r"warming up sampler with (?P<requests__count>\d+) dummy requests",
         phase="warmup",
     ),
-    signature("load_oom_hint", "Failed to load model - not enough GPU memory", r"Failed to load", phase="load"),
+    signature(
+        "load_oom_hint", "Failed to load model - not enough GPU memory", r"Failed to load", phase="load"
+    ),
     signature(
         "mm_profile_too_short",
         "multi-modal embeddings in the worst case",
@@ -171,12 +170,13 @@ _REFUSALS: Final = (
     signature(
         "mm_budget",
         "ncoder cache will be initialized with a budget",
-        r"budget of (?P<budget__tokens>[\d,]+) tokens, and profiled with (?P<items__count>\d+) (?P<modality>\w+) items",
+        r"budget of (?P<budget__tokens>[\d,]+) tokens, and profiled with (?P<items__count>\d+) "
+        r"(?P<modality>\w+) items",
         phase="profile",
     ),
     signature("phase", "Starting profile run for multi-modal", r"Starting profile run", phase="profile"),
 )
 
 READERS: Final = (
-    table_reader("vllm_memory", "vllm", (*_V0_BUDGET, *_WEIGHTS, *_POOL, *_GRAPHS, *_REFUSALS)),
+    table_reader("vllm_memory", "vllm", (*_V0_BUDGET, *_WEIGHTS, *_LEFT, *_GRAPHS, *_REFUSALS)),
 )

@@ -10,14 +10,35 @@ from kvprobe.observe.logs.readers.signature import signature, table_reader
 _ROWS: Final = (
     signature(
         "config_refused",
+        "max_num_batched_tokens",
+        r"max_num_batched_tokens \(\d+\) (?:is smaller than|must be greater than or equal to) "
+        r"max_(?:model_len|num_seqs)",
+        kind="a batch smaller than one request",
+    ),
+    signature(
+        "context_refused",
+        "maximum context length is",
+        r"maximum context length is (?P<limit__tokens>\d+) tokens.{0,40}you requested "
+        r"(?P<asked__tokens>\d+) tokens",
+    ),
+    signature(
+        "context_refused",
+        "is too long and exceeds limit of",
+        r"Input prompt \((?P<asked__tokens>\d+) tokens\) is too long and exceeds limit of "
+        r"(?P<limit__tokens>\d+)",
+    ),
+    signature(
+        "config_refused",
         "is greater than the derived max_model_len",
-        r"max_model_len \((?P<asked__tokens>\d+)\) is greater than the derived max_model_len \([^)]{0,60}?(?P<limit__tokens>\d+)",
+        r"max_model_len \((?P<asked__tokens>\d+)\) is greater than the derived max_model_len "
+        r"\([^)]{0,60}?(?P<limit__tokens>\d+)",
         kind="a context above the model's own limit",
     ),
     signature(
         "config_refused",
         "must be divisible by",
-        r"(?:attention heads|[Vv]ocab\w* size|[Hh]idden size|output_size|kv heads|size_[nk]).{0,80}must be divisible by",
+        r"(?:attention heads|[Vv]ocab\w* size|[Hh]idden size|output_size|kv "
+        r"heads|size_[nk]).{0,80}must be divisible by",
         kind="a parallel size that does not divide the model",
     ),
     signature(
@@ -32,9 +53,13 @@ _ROWS: Final = (
         r"only supported on GPUs with compute capability",
         kind="a number format that this GPU does not have",
     ),
-    signature("config_refused", "Access to model", r"Access to model .{1,200} is restricted", kind="a gated model"),
+    signature(
+        "config_refused", "Access to model", r"Access to model .{1,200} is restricted", kind="a gated model"
+    ),
     signature("config_refused", "gated repo", r"gated repo", kind="a gated model"),
-    signature("config_refused", "Repository Not Found", r"Repository Not Found", kind="a model that was not found"),
+    signature(
+        "config_refused", "Repository Not Found", r"Repository Not Found", kind="a model that was not found"
+    ),
     signature(
         "config_refused", "is not a local folder", r"is not a local folder", kind="a model that was not found"
     ),
@@ -51,7 +76,10 @@ _ROWS: Final = (
         kind="a model that this version does not know",
     ),
     signature(
-        "config_refused", "has no vLLM implementation", r"has no vLLM impl", kind="a model that this version does not know"
+        "config_refused",
+        "has no vLLM implementation",
+        r"has no vLLM impl",
+        kind="a model that this version does not know",
     ),
     signature(
         "config_refused", "ddress already in use", r"ddress already in use", kind="a port that is in use"
@@ -62,8 +90,15 @@ _ROWS: Final = (
         r"Cannot re-initialize CUDA",
         kind="a process that was forked after CUDA had started",
     ),
-    signature("config_refused", "Unknown quantization method", r"Unknown quantization", kind="an unknown quantisation"),
-    signature("config_refused", "undefined symbol", r"undefined symbol", kind="binaries that do not fit together"),
+    signature(
+        "config_refused",
+        "Unknown quantization method",
+        r"Unknown quantization",
+        kind="an unknown quantisation",
+    ),
+    signature(
+        "config_refused", "undefined symbol", r"undefined symbol", kind="binaries that do not fit together"
+    ),
     signature("config_refused", "No space left on device", r"No space left on device", kind="a full disk"),
     signature("config_refused", "No module named", r"No module named", kind="a missing package"),
     signature(

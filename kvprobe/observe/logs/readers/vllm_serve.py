@@ -47,14 +47,15 @@ _ROWS: Final = (
     signature(
         "preemption",
         "is preempted by PreemptionMode",
-        r"preempted by (?:PreemptionMode\.)?(?P<mode>RECOMPUTE|SWAP)[^=]{0,400}total_(?:num_)?cumulative_preemption(?:_cnt)?="
-        r"(?P<total__count>\d+)",
+        r"preempted by (?:PreemptionMode\.)?(?P<mode>RECOMPUTE|SWAP)[^=]{0,400}"
+        r"total_(?:num_)?cumulative_preemption(?:_cnt)?=(?P<total__count>\d+)",
         phase="serve",
     ),
     signature(
         "preemption",
         "is preempted by PreemptionMode",
-        r"preempted by PreemptionMode\.(?P<mode>RECOMPUTE|SWAP) mode because there is not enough KV cache space(?![^=]"
+        r"preempted by PreemptionMode\.(?P<mode>RECOMPUTE|SWAP) mode because there is not enough KV "
+        r"cache space(?![^=]"
         r"{0,400}total_)",
         phase="serve",
     ),
@@ -63,8 +64,17 @@ _ROWS: Final = (
         "is greater than max_lora_rank",
         r"LoRA rank (?P<rank__count>\d+) is greater than max_lora_rank (?P<max_rank__count>\d+)",
     ),
+    signature("lora_loaded", '"r": ', r'^\s{0,12}"r": (?P<rank__count>\d{1,4}),?$'),
+    signature("garbled_output", "!!!!!!!!!!!!", r"!{12,}"),
+    signature(
+        "kv_scales_default", "accuracy drop without a proper scaling", r"store kv cache.{0,200}accuracy drop"
+    ),
     signature("kv_scales_default", "KV cache scaling factor 1.0", r"scaling factor 1\.0"),
-    signature("kv_scales_default", "may cause accuracy issues", r"(?:fp8|FP8|KV|kv).{0,200}may cause accuracy issues"),
+    signature(
+        "kv_scales_default",
+        "may cause accuracy issues",
+        r"(?:fp8|FP8|KV|kv).{0,200}may cause accuracy issues",
+    ),
     signature("engine_dead", "Engine core initialization failed", r"Engine core init", when="start"),
     signature("engine_dead", "EngineCore failed to start", r"EngineCore failed to start", when="start"),
     signature("engine_dead", "Engine process failed to start", r"Engine process failed", when="start"),

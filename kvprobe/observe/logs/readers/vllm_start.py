@@ -36,7 +36,10 @@ _TEXTS: Final = {
     "load_format": r"load[-_]format",
 }
 _PATTERNS: Final = {
-    **{k: re.compile(rf"(?:{p}){_SEP}(\d{{1,15}}(?:\.\d{{1,6}})?)(?![\d.]*[A-Za-z]\w)") for k, (_, p) in _NUMBERS.items()},
+    **{
+        k: re.compile(rf"(?:{p}){_SEP}(\d{{1,15}}(?:\.\d{{1,6}})?)(?![\d.]*[A-Za-z]\w)")
+        for k, (_, p) in _NUMBERS.items()
+    },
     **{k: re.compile(rf"(?:{p}){_SEP}(?:torch\.)?([A-Za-z][\w.-]{{0,40}})") for k, p in _TEXTS.items()},
 }
 _MODEL: Final = re.compile(
@@ -98,7 +101,8 @@ def _config(line: Line, around: Around) -> list[Event]:
         values["model"] = Value(model[1].rstrip("',\""))
     if not values or _advice(text, values):
         return []
-    return [event_of(line, "config", values)]
+    own = "vllm" in text or "gpu_memory_utilization" in values
+    return [event_of(line, "config", values, engine="vllm" if own else None)]
 
 
 def _advice(text: str, values: dict[str, Value]) -> bool:
@@ -122,7 +126,10 @@ _ROWS: Final = (
         phase="load",
     ),
     signature(
-        "engine_start", "vLLM API server version", r"vLLM API server version (?P<version>[\w.+-]{1,40})", engine="vllm"
+        "engine_start",
+        "vLLM API server version",
+        r"vLLM API server version (?P<version>[\w.+-]{1,40})",
+        engine="vllm",
     ),
 )
 

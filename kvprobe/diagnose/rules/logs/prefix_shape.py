@@ -1,0 +1,106 @@
+"""Prompts that differ early, routers that spread them, and hit rates that cannot be."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.prefix import hit_rate, rates
+from kvprobe.diagnose.rules.logs.words import cites, percent, whole
+
+_READINGS: Final = 3
+_EARLY: Final = 0.15
+_LONG_PROMPT: Final = 400
+
+
+def layout(view: LogView) -> list[LogCandidate]:
+    """llama.cpp: long prompts that diverge at the same early token again and again."""
+    pairs = _kept(view)
+    early = [(kept, prompt) for kept, prompt in pairs if prompt >= _LONG_PROMPT and kept < _EARLY * prompt]
+    if len(early) < _READINGS or len(early) < 0.6 * len(pairs) or view.all("no_rewind"):
+        return []
+    points = [kept for kept, _ in early if kept > 0]
+    if len(points) < _READINGS or max(points) - min(points) > max(16, 0.2 * max(points)):
+        return []
+    longest = max(prompt for _, prompt in early)
+    events = view.all("prompt_kept")
+    return [
+        candidate(
+            "prefix_layout_unstable",
+            "likely",
+            f"Prompts of up to {whole(longest)} tokens diverge at token {min(points)} in {len(points)} "
+            f"requests: something early in the prompt (a time, an id, the order of tools) changes each time.",
+            cites(events, 3),
+            fatal=False,
+            at=events[0],
+            phase="serve",
+            check_first=[f"the text around token {min(points)} of two prompts in a row"],
+            remedy=["move what changes to the end of the prompt: everything before it is then reused"],
+            would_change_my_mind=["other conversations on the same slot (several slots, or several users)"],
+        )
+    ]
+
+
+def _kept(view: LogView) -> list[tuple[int, int]]:
+    """(kept tokens, prompt tokens) of each task: its first `kv cache rm [n, end)`."""
+    pairs: list[tuple[int, int]] = []
+    seen: set[object] = set()
+    prompt: int | None = None
+    for e in view.all("prompt_started", "prompt_kept"):
+        if e.name == "prompt_started":
+            prompt = e.get("prompt")
+        elif prompt is not None and e.get("task") not in seen:
+            seen.add(e.get("task"))
+            pairs.append((e.get("kept") or 0, prompt))
+    return pairs
+
+
+def spread(view: LogView) -> list[LogCandidate]:
+    """A router that sends the same prefix anywhere."""
+    policies = [e for e in view.all("router_policy") if "cache" not in str(e.get("policy")).lower()]
+    rate = hit_rate(view)
+    if not policies or (rate is not None and rate[0] > 0.5):
+        return []
+    ranks = len({e.rank for e in view.all("engine_stats")})
+    shown = f", hit rate {percent(rate[0])}" if rate is not None else ""
+    return [
+        candidate(
+            "prefix_routing_spread",
+            "likely" if rate is not None and ranks > 1 else "suspected",
+            f"The router's policy is {policies[0].get('policy')}: a repeated prefix meets its cache only on "
+            f"one of the replicas{f' ({ranks} seen)' if ranks > 1 else ''}{shown}.",
+            [cite(policies[0]), *cites(rates(view)[-1:], 1)],
+            fatal=False,
+            at=policies[0],
+            phase="serve",
+            check_first=["hit rate per replica against the rate with one replica"],
+            remedy=["a cache-aware or session-sticky policy"],
+            would_change_my_mind=["the same hit rate with one replica"],
+        )
+    ]
+
+
+def impossible_rate(view: LogView) -> list[LogCandidate]:
+    """More hits than queries: the cache's own numbers are wrong."""
+    wrong = [e for e in view.all("engine_stats") if (e.get("prefix_hit_rate") or 0) > 1.0]
+    if not wrong:
+        return []
+    return [
+        candidate(
+            "prefix_engine_bug",
+            "likely",
+            f"A hit rate of {percent(wrong[0].get('prefix_hit_rate'))} cannot be: more tokens are counted "
+            f"as hits than asked.",
+            cites(wrong, 2),
+            fatal=False,
+            at=wrong[0],
+            phase="serve",
+            check_first=["retractions or preemptions before it: hits of resumed requests are counted twice"],
+            remedy=["upgrade", "use deltas of the counters instead"],
+            would_change_my_mind=["a rate that is printed in another unit"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (layout, spread, impossible_rate)
