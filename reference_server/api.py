@@ -34,8 +34,8 @@ from reference_server.protocol import (
     TokenizeRequest,
     resolve_max_tokens,
 )
-from reference_server.sampler import TokenChooser
 from reference_server.refusals import log_refusal
+from reference_server.sampler import TokenChooser
 from reference_server.sequence import Sequence, Timeline
 from reference_server.sick import answer_kind
 from reference_server.streams import TokenStream

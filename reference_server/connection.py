@@ -79,7 +79,9 @@ class Connection(H11Protocol):
         self._head_timer = None
         if not self.transport.is_closing():
             seconds = self.limits.head_seconds
-            self._refuse(RequestError(408, f"the request's head did not arrive within {seconds:g} s", own_words=True))
+            self._refuse(
+                RequestError(408, f"the request's head did not arrive within {seconds:g} s", own_words=True)
+            )
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(RequestError(400, msg))

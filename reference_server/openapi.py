@@ -66,7 +66,7 @@ def document() -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for (path, (_, text)), schema in zip(_POSTS.items(), schemas, strict=True):
-        content = {"application/json": {"schema": {}}}
+        content: dict[str, Any] = {"application/json": {"schema": {}}}
         if path in _STREAMED:
             content["text/event-stream"] = {"schema": {}}
         body = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from reference_server.errors import RequestError
-from reference_server.models.tokenizer import Tokenizer, ChatError
+from reference_server.models.tokenizer import ChatError, Tokenizer
 from reference_server.sampler import SamplingParams
 
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]

@@ -33,6 +33,8 @@ NOTABLE_SHARE: Final = 0.01
 """What others hold below this share of the card is a display or a context, not the reason."""
 MARGIN_SHARE: Final = 0.01
 MARGIN_SHARE_SMALL: Final = 0.02
+_WHOLE_CARD: Final = 0.98
+"""A fraction of (nearly) one is printed by some servers and limits nothing."""
 FULL_ALLOCATED: Final = 0.90
 FULL_PROCESS: Final = 0.97
 
@@ -100,7 +102,7 @@ def _limits(n: OomNumbers) -> tuple[int, int, bool]:
     """Step 2: free bytes and total as far as this process may go, and whether its fraction is the limit."""
     free, total = n.free or 0, n.total or 0
     held = (n.allocated or 0) + (n.unallocated or 0)
-    if n.allowed is None or held + n.requested <= n.allowed:
+    if n.allowed is None or held + n.requested <= n.allowed or n.allowed >= _WHOLE_CARD * total:
         return free, total, False
     return min(free, max(0, n.allowed - held)), n.allowed, True
 

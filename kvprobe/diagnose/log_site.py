@@ -27,6 +27,7 @@ _PHASE_OF: Final[tuple[tuple[str, Phase], ...]] = (
     ("wake", "serve"),
     ("serve", "serve"),
     ("kv_growth", "serve"),
+    ("static_cache", "serve"),
     ("prompt_logprobs", "serve"),
     ("training", "serve"),
     ("engine_init", "load"),

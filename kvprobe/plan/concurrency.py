@@ -69,13 +69,22 @@ def resources_of(pool: Pool, cost: KVCost) -> tuple[Resource, ...]:
         return (Resource("the KV pool", pool.tokens, _paged(pool.block_size or 1)),)
     if pool.engine == "llama.cpp" and pool.tokens is not None and pool.tokens == pool.max_model_len:
         return (Resource("the cells of the context", pool.tokens, lambda tokens: tokens),)
-    if pool.engine == "formula" and pool.available_bytes is not None:
-        return (Resource("the KV pool", pool.available_bytes, _bytes(cost, pool.block_size)),)
+    if pool.engine in ("formula", "transformers") and pool.available_bytes is not None and _grows(pool):
+        return (Resource("the KV pool", max(0, pool.available_bytes), _bytes(cost, pool.block_size)),)
     if pool.holds is None:
         usable = max(0, (pool.num_blocks or 0) - pool.null_blocks)
         return (Resource("the KV pool", usable, pool.blocks_for),)
     name = "the slots" if pool.engine == "llama.cpp" else "the KV pool"
+    if not _grows(pool):  # a share of fixed size for every request (a static cache, split slots)
+        fixed, longest = _share(pool, 1), pool.max_model_len or 1
+        return (Resource(name, SHARE_UNITS, lambda tokens: fixed if tokens <= longest else SHARE_UNITS + 1),)
     return (Resource(name, SHARE_UNITS, lambda tokens: _share(pool, tokens)),)
+
+
+def _grows(pool: Pool) -> bool:
+    """Does a longer request take more of the pool?"""
+    holds = pool.holds
+    return holds is None or pool.max_model_len is None or holds(1) != holds(pool.max_model_len)
 
 
 def _two_pools(pool: Pool, cost: KVCost) -> tuple[Resource, ...]:
@@ -193,11 +202,10 @@ def spread_of(
             return 0.0
         return max(0.0, 1.0 - sum(1.0 - f.probability(n) for f in fittings))
 
-    safe = _largest(probability, min(f.largest(level) for f in fittings), level, cap)
-    mean_bound = min(int(f.capacity / f.mean) if f.mean else 0 for f in fittings)
-    points = {safe, mean_bound} | (
-        {min(f.largest(at) for f in fittings) for at in LEVELS} if curve else set()
-    )
+    fittings.sort(key=lambda f: f.capacity / f.mean if f.mean else 0.0)
+    safe = _largest(probability, _at_level(fittings, level), level, cap)
+    mean_bound = int(fittings[0].capacity / fittings[0].mean) if fittings[0].mean else 0
+    points = {safe, mean_bound} | ({_at_level(fittings, at) for at in LEVELS} if curve else set())
     capped = {n if cap is None else min(n, cap) for n in points}
     over = max(sum(w for c, w in zip(f.costs, f.weights, strict=True) if c > f.capacity) for f in fittings)
     return Spread(
@@ -208,6 +216,16 @@ def spread_of(
         over_pool=over,
         method=_method(fittings, lengths),
     )
+
+
+def _at_level(fittings: Sequence[Fitting], level: float) -> int:
+    """The largest n that each resource holds with that chance; the tightest is asked first, and the
+    others only whether they hold so many too."""
+    n = fittings[0].largest(level)
+    for other in fittings[1:]:
+        if n and other.probability(n) < level:
+            n = min(n, other.largest(level))
+    return n
 
 
 def _largest(probability: Callable[[int], float], start: int, level: float, cap: int | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from kvprobe.model.dtypes import KVDtype, kv_dtype
 from kvprobe.model.layouts import (
@@ -26,7 +27,7 @@ PROBE_TOKENS = 8_192
 """Length at which pipeline stages are compared when the model states no context."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KVCost:
     """Bytes of one request. `growing` is what one more token costs past every window, `early` before."""
 
@@ -52,7 +53,24 @@ class KVCost:
 
     def bytes_at(self, tokens: int) -> int:
         """Logical bytes of one sequence of `tokens` tokens: no blocks, no padding."""
-        return math.ceil(sum((part.bytes_at(tokens) for part in self.parts), Fraction(0)))
+        scale, constant, growing = self._whole
+        total = constant
+        for each, window in growing:
+            total += each * (tokens if window is None or tokens < window else window)
+        return -(-total // scale)
+
+    @cached_property
+    def _whole(self) -> tuple[int, int, tuple[tuple[int, int | None], ...]]:
+        """The parts as whole numbers over one denominator: thousands of lengths are asked for."""
+        sizes = [part.bytes_per_token for part in self.parts if part.bytes_per_token is not None]
+        scale = math.lcm(*(size.denominator for size in sizes))
+        constant = sum((part.bytes or 0) * scale for part in self.parts if part.bytes_per_token is None)
+        growing = tuple(
+            (int(part.bytes_per_token * scale), part.window_tokens)
+            for part in self.parts
+            if part.bytes_per_token is not None
+        )
+        return scale, constant, growing
 
 
 def kv_cost(spec: ModelSpec, options: EngineOptions) -> KVCost:

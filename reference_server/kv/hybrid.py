@@ -12,7 +12,8 @@ reused here: a hit would need the blocks of the last window of every group as we
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence as Sequences
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Sequences
 
 from reference_server.errors import IntegrityError
 from reference_server.kv.allocator import TABLE_ENTRY_BYTES, Shortage, Usage

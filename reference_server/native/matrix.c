@@ -35,8 +35,12 @@ void pack(int64_t form, int64_t rows, int64_t columns, const void *source, void 
             }
 }
 
-INLINE void tile(int rows, int bf16, const void *panel, const float *x, int64_t columns, float *out,
-                 int64_t width, int64_t take)
+#define LINE 64
+
+/* `ahead` lines of the panel after this one are asked for with each k, so that memory works while the
+ * rows beyond the first part are computed from the cache. */
+INLINE void tile(int rows, int bf16, int ahead, const char *next, const void *panel, const float *x,
+                 int64_t columns, float *out, int64_t width, int64_t take)
 {
     vec sum[MOST_ROWS][PANEL_VECTORS];
     for (int r = 0; r < rows; r++)
@@ -44,6 +48,8 @@ INLINE void tile(int rows, int bf16, const void *panel, const float *x, int64_t 
             sum[r][v] = all(0.0f);
     for (int64_t k = 0; k < columns; k++) {
         vec w[PANEL_VECTORS];
+        for (int line = 0; line < ahead; line++)
+            __builtin_prefetch(next + (k * ahead + line) * LINE, 0, 2);
         if (bf16) {
             const uvec *words = (const uvec *)((const uint16_t *)panel + k * PANEL);
             for (int v = 0; v < PANEL_VECTORS; v += 2) {
@@ -66,21 +72,40 @@ INLINE void tile(int rows, int bf16, const void *panel, const float *x, int64_t 
     }
 }
 
-INLINE void tiles(int rows, int bf16, const void *panel, const float *x, int64_t columns, float *out,
-                  int64_t width, int64_t take)
+INLINE void tiles(int rows, int bf16, int ahead, const char *next, const void *panel, const float *x,
+                  int64_t columns, float *out, int64_t width, int64_t take)
 {
     switch (rows) {
-    case 1: tile(1, bf16, panel, x, columns, out, width, take); break;
-    case 2: tile(2, bf16, panel, x, columns, out, width, take); break;
-    case 3: tile(3, bf16, panel, x, columns, out, width, take); break;
-    case 4: tile(4, bf16, panel, x, columns, out, width, take); break;
+    case 1: tile(1, bf16, ahead, next, panel, x, columns, out, width, take); break;
+    case 2: tile(2, bf16, ahead, next, panel, x, columns, out, width, take); break;
+    case 3: tile(3, bf16, ahead, next, panel, x, columns, out, width, take); break;
+    case 4: tile(4, bf16, ahead, next, panel, x, columns, out, width, take); break;
 #if MOST_ROWS >= 5
-    case 5: tile(5, bf16, panel, x, columns, out, width, take); break;
+    case 5: tile(5, bf16, ahead, next, panel, x, columns, out, width, take); break;
 #endif
 #if MOST_ROWS >= 6
-    case 6: tile(6, bf16, panel, x, columns, out, width, take); break;
+    case 6: tile(6, bf16, ahead, next, panel, x, columns, out, width, take); break;
 #endif
     }
+}
+
+/* How many lines ahead one part looks: all of the next panel between part 1 and, if there is one, 2. */
+static void tiles_of_form(int rows, int bf16, int share, const char *next, const void *panel, const float *x,
+                          int64_t columns, float *out, int64_t width, int64_t take)
+{
+    enum { HALF = PANEL * 2 / LINE / 2 > 0 ? PANEL * 2 / LINE / 2 : 1 };
+    if (bf16)
+        switch (share) {
+        case 0: tiles(rows, 1, 0, next, panel, x, columns, out, width, take); break;
+        case 1: tiles(rows, 1, HALF, next, panel, x, columns, out, width, take); break;
+        default: tiles(rows, 1, 2 * HALF, next, panel, x, columns, out, width, take);
+        }
+    else
+        switch (share) {
+        case 0: tiles(rows, 0, 0, next, panel, x, columns, out, width, take); break;
+        case 1: tiles(rows, 0, 2 * HALF, next, panel, x, columns, out, width, take); break;
+        default: tiles(rows, 0, 4 * HALF, next, panel, x, columns, out, width, take);
+        }
 }
 
 typedef struct {
@@ -88,6 +113,7 @@ typedef struct {
     const float *x;
     int64_t rows;
     float *out;
+    int64_t step; /* panels until this thread's next one, as far as can be told */
 } Product;
 
 /* One panel of the matrix, all rows of x. */
@@ -98,23 +124,26 @@ static void turn_panel(void *context, int64_t index)
     int64_t columns = w->columns, width = w->rows, rows = product->rows;
     int64_t parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
     int bf16 = w->form == FORM_BF16;
-    const void *panel = (const char *)w->data + index * columns * PANEL * (bf16 ? 2 : 4);
+    int64_t panel_bytes = columns * PANEL * (bf16 ? 2 : 4), panels = (width + PANEL - 1) / PANEL;
+    const char *panel = (const char *)w->data + index * panel_bytes;
+    const char *next = panel + product->step * panel_bytes;
+    int has_next = index + product->step < panels;
     int64_t first = index * PANEL, take = width - first < PANEL ? width - first : PANEL;
     for (int64_t part = 0; part < parts; part++) {
         /* Parts of equal size: 8 rows are 4 and 4, not 6 and 2. */
         int64_t from = rows * part / parts, count = rows * (part + 1) / parts - from;
         const float *x = product->x + from * columns;
         float *out = product->out + from * width + first;
-        if (bf16)
-            tiles(count, 1, panel, x, columns, out, width, take);
-        else
-            tiles(count, 0, panel, x, columns, out, width, take);
+        int share = !has_next || part == 0 || part > 2 ? 0 : parts == 2 ? 2 : 1;
+        /* Of three parts and more, part 2 asks for the half that part 1 has left. */
+        const char *from_next = part == 2 ? next + panel_bytes / 2 : next;
+        tiles_of_form(count, bf16, share, from_next, panel, x, columns, out, width, take);
     }
 }
 
 /* `x` is [rows, columns], `out` [rows, w->rows], both without gaps. */
 void matmul(const Matrix *w, const float *x, int64_t rows, float *out, int64_t threads)
 {
-    Product product = {w, x, rows, out};
+    Product product = {w, x, rows, out, threads};
     share(threads, (w->rows + PANEL - 1) / PANEL, turn_panel, &product);
 }

@@ -127,7 +127,8 @@ def test_every_option_of_the_contract_is_there(capsys: pytest.CaptureFixture[str
     --swa-full-tokens-ratio --mamba-full-memory-ratio --max-running-requests --swap-space --tp --pp --kv-dtype
     --kv-dtype-k --kv-dtype-v --block-size --max-model-len --max-num-batched-tokens --max-num-seqs
     --prefix-caching --mamba-cache-mode --speculative-tokens --draft-layers --ctx --parallel --ubatch
-    --kv-unified --no-kv-unified --swa-full --tokens --lengths --shared-prefix --price-per-hour --html --json"""
+    --kv-unified --no-kv-unified --swa-full --tokens --lengths --shared-prefix --price-per-hour
+    --html --json"""
     for option in contract.split():
         assert f"{option} " in text or f"{option}\n" in text, option
 

@@ -34,11 +34,21 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "too small": (LLAMA_8B, {"gpu": "8GiB", "weights": "14GiB", "overhead": "1GiB"}),
     "priced": (LLAMA_8B, {"gpu": "80GiB", "weights": "14GiB", "overhead": "2GiB", "price_per_hour": 2.5}),
 }
-TOP = ["fits", "kv", "budget", "pool", "waste", "concurrency", "what_if", "flags", "warnings", "assumptions"]
-BUDGET = ["total", "utilisation", "weights", "non_torch", "activation_peak", "graphs", "fixed", "margin", "kv"]
-POOL = ["num_blocks", "num_blocks_range", "block_size", "block_bytes", "page_bytes", "groups", "group_size", "padding_layers", "tokens", "tokens_range", "log_line_tokens", "log_line_tokens_range", "max_concurrency", "blocks_per_request", "num_cpu_blocks", "full_tokens", "swa_tokens", "state_slots", "parts_bytes", "estimated_max_model_len"]
-WASTE = ["tail_bound_tokens", "tail_expected_tokens", "padding", "null_block", "reserved", "block_table_bytes"]
-KV = ["bytes_per_token_per_gpu", "layout", "parts", "state_bytes_per_request", "bytes_at_tokens"]
+
+
+def names(text: str) -> list[str]:
+    return text.split()
+
+
+TOP = names("fits kv budget pool waste concurrency what_if flags warnings assumptions")
+BUDGET = names("total utilisation weights non_torch activation_peak graphs fixed margin kv")
+POOL = names(
+    "num_blocks num_blocks_range block_size block_bytes page_bytes groups group_size padding_layers tokens "
+    "tokens_range log_line_tokens log_line_tokens_range max_concurrency blocks_per_request num_cpu_blocks "
+    "full_tokens swa_tokens state_slots parts_bytes estimated_max_model_len"
+)
+WASTE = names("tail_bound_tokens tail_expected_tokens padding null_block reserved block_table_bytes")
+KV = names("bytes_per_token_per_gpu layout parts state_bytes_per_request bytes_at_tokens")
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -107,7 +107,9 @@ def test_fragmented_memory_refuses_with_bytes_free(caplog: pytest.LogCaptureFixt
     assert healthy.core.state.usage.largest_free_blocks == healthy.core.state.usage.blocks_total
 
 
-@pytest.mark.parametrize(("name", "cached"), [("no-reuse", 0), ("salted", 0), ("coarse-blocks", 0), (None, 160)])
+@pytest.mark.parametrize(
+    ("name", "cached"), [("no-reuse", 0), ("salted", 0), ("coarse-blocks", 0), (None, 160)]
+)
 def test_prefixes_that_are_not_reused(name: str | None, cached: int) -> None:
     rig = ill(name, blocks=200) if name else Rig(blocks=200)
     texts = []
@@ -241,7 +243,9 @@ async def _sent(ailment: str, events: list[TokenEvent], *, streamed: bool = True
 
 
 def _tokens(count: int) -> list[TokenEvent]:
-    return [TokenEvent(65, "A", finished=FinishReason.LENGTH if i == count - 1 else None) for i in range(count)]
+    return [
+        TokenEvent(65, "A", finished=FinishReason.LENGTH if i == count - 1 else None) for i in range(count)
+    ]
 
 
 def test_an_early_role_comes_before_any_work() -> None:

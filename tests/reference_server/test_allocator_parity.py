@@ -161,7 +161,9 @@ def test_cached_blocks_behind_an_evicted_one_are_unreachable() -> None:
     assert allocator.unreachable_blocks() == 0, "the head was computed anew, so the rest is found again"
 
 
-@pytest.mark.parametrize(("name", "per_head"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("fp8", 1), ("int8", 1)])
+@pytest.mark.parametrize(
+    ("name", "per_head"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("fp8", 1), ("int8", 1)]
+)
 @pytest.mark.parametrize("allocator", ["paged", "contiguous-exact"])
 def test_bytes_a_token_are_those_of_the_layout(name: str, per_head: int, allocator: str) -> None:
     """2 x layers x KV heads x head dim x bytes, and for int8 two fp32 scales a head and layer."""
@@ -173,13 +175,16 @@ def test_bytes_a_token_are_those_of_the_layout(name: str, per_head: int, allocat
     assert page["kv_pool_bytes"] == wanted * 41 * 16
     assert f'cache_dtype="{name}"' in rig.metrics.page().decode()
     form = KV_FORMATS[name]
-    assert form.bytes_per_token(layers=32, kv_heads=8, head_dim=128) == {
-        "fp32": 262_144,
-        "bf16": 131_072,
-        "fp16": 131_072,
-        "fp8": 65_536,
-        "int8": 65_536 + 32 * 8 * 8,
-    }[name]
+    assert (
+        form.bytes_per_token(layers=32, kv_heads=8, head_dim=128)
+        == {
+            "fp32": 262_144,
+            "bf16": 131_072,
+            "fp16": 131_072,
+            "fp8": 65_536,
+            "int8": 65_536 + 32 * 8 * 8,
+        }[name]
+    )
     texts = rig.generate(PROMPTS[:3], 8)
     if name == "fp32":
         assert texts == [text[:8] for text in roomy()[:3]]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from reference_server.errors import ConfigError
 from reference_server.kv.swap import SwapPreemption
 from reference_server.sampler import SamplingParams
 from tests.reference_server.server_rig import SMALL, Rig
@@ -100,3 +105,20 @@ def test_the_scheduler_does_not_know_how_memory_is_given_up() -> None:
     assert isinstance(rig.core.scheduler.preemption, SwapPreemption)
     names = set(Rig().core.scheduler.__dict__)
     assert names == set(rig.core.scheduler.__dict__)
+
+
+def test_a_model_of_two_kinds_of_layers_is_swapped_with_all_its_tables() -> None:
+    shape = replace(SMALL, layers=4, windows=(24, None, 24, None))
+    expected = Rig(blocks=200, shape=shape).generate(PROMPTS, 40)
+    for preemption in ("recompute", "swap"):
+        rig = Rig(blocks=7, shape=shape, preemption=preemption)
+        assert rig.generate(PROMPTS, 40) == expected
+        assert rig.value("num_preemptions_total") > 0
+        assert rig.core.state.usage.blocks_used == rig.core.state.swap.blocks_used == 0
+    assert rig.core.state.swap.out_total > 0
+
+
+@pytest.mark.parametrize("allocator", ["paged-reserve", "contiguous", "contiguous-exact"])
+def test_such_a_model_needs_pages(allocator: str) -> None:
+    with pytest.raises(ConfigError, match="use --allocator paged"):
+        Rig(shape=replace(SMALL, windows=(24, None)), allocator=allocator)

@@ -17,6 +17,7 @@ from kvprobe.observe.logs import exceptions, sources
 from kvprobe.observe.logs.blocks import blocks
 from kvprobe.observe.logs.encoding import Recoded, utf16_of, without_mark
 from kvprobe.observe.logs.endings import Edges
+from kvprobe.observe.logs.envelopes import is_request_body
 from kvprobe.observe.logs.exceptions import unowned
 from kvprobe.observe.logs.folding import Fold
 from kvprobe.observe.logs.readers import all_readers
@@ -91,6 +92,8 @@ def _read_source(
         read.bytes += tally.bytes
         read.lines += page.count(b"\n")
         return
+    if is_request_body(first[:4096].decode("utf-8", "replace").lstrip()):
+        tally.note(f"{source.name}: looks like a log of requests; what users sent is no evidence here")
     edges, events = Edges(), _Scan(source, scanner, tally)
     fold = events.run(edges.watch(_told(_chain(first, flow), source, tally, progress)))
     _add(read, source, tally, edges, fold)

@@ -11,22 +11,25 @@ from collections.abc import Sequence
 
 from kvprobe.observe.logs.envelopes import is_request_body
 
-# From here on, a line holds what somebody sent (or a model said).
+# From here on, a line holds what somebody sent (or a model said). Openers that end in a quotation mark end
+# where that mark stands again.
 _OPENERS = re.compile(
-    r"Received request \S{1,200} prompt"
-    r"|\b(?:prompt|prompts|messages|inputs?|input_text|text|content|query|question|instruction|user_message|system_prompt"
-    r"|completion|response_text|generated_text|output|body|request_body|payload)"
+    r"Received request \S{1,200} prompt: ['\"]"
+    r"|\b(?:prompt|prompts|messages|inputs?|input_text|text|content|query|question|instruction|user_message"
+    r"|system_prompt|completion|response_text|generated_text|output|body|request_body|payload)"
     r"['\"]?\s?[:=]\s?(?:\[\s?)?(?:\{\s?)?[rbuf]?['\"]"
     r"|['\"]role['\"]\s?:\s?['\"]"
     r"|<\|(?:im_start|start_header_id|user|system|assistant|begin_of_text|endoftext)\|?>?"
     r"|\[INST\]|<start_of_turn>|<s>\[|### (?:Instruction|Human|User|Input):"
-    r"|(?:Generated|Sending) (?:response|text)\b"
-    r"|\b(?:Request body|request body|Body|Prompt|User message|User prompt|Completion|Chat history)\s?(?::|=)"
+    r"|\b(?:Request body|request body|Body|Prompt|User message|User prompt|Completion|Chat history)\s?[:=]"
 )
-# Where a logged prompt ends and the logger goes on.
-_CLOSERS = re.compile(
-    r"['\"](?:,|\})? ?(?:params: SamplingParams|sampling_params=|prompt_token_ids|lora_request|rid=)"
-)
+_CLOSERS = {
+    "'": re.compile(r"(?<!\\)'(?=\s*[,)}\]]|\s*$)"),
+    '"': re.compile(r"(?<!\\)\"(?=\s*[,)}\]]|\s*$)"),
+}
+"""A closing mark: not escaped, and followed by what ends a value."""
+# Where a logged prompt of several lines ends and the logger goes on.
+_RESUMES = re.compile(r"['\"](?:,|\}|\))? ?(?:params: |sampling_params|prompt_token_ids|lora_request|rid=)")
 _ACCESS = re.compile(r"\"(?:GET|POST|PUT|DELETE|HEAD|PATCH|OPTIONS) [^\"]{0,16384} ?HTTP/\d")
 _CHAT_TURN = re.compile(r"(?:user|User|USER|human|Human|assistant|Assistant|ASSISTANT)\s?: ?(?=\S)")
 _SOURCE_FRAME = re.compile(r"File \"[^\"\n]{1,500}\", line \d{1,7}")
@@ -48,28 +51,34 @@ def quoted_at(text: str, position: int) -> bool:
     """Whether what stands at `position` of a message is foreign text that the line quotes."""
     if _CHAT_TURN.match(text) is not None or is_request_body(text):
         return True
-    if _ACCESS.search(text) is not None:
-        return True
-    opened = -1
-    for found in _OPENERS.finditer(text, 0, min(position + 1, len(text))):
-        opened = found.end()
-    if opened < 0:
-        return False
-    return _CLOSERS.search(text, opened, position) is None
+    return _ACCESS.search(text) is not None or _open_at(text, position) is not None
 
 
 def opens_foreign_text(text: str) -> bool:
     """Whether a line begins foreign text that its own end does not close: the next bare lines are it."""
-    found = None
-    for found in _OPENERS.finditer(text):  # noqa: B007 (the last one is wanted)
-        pass
-    if found is None or _CLOSERS.search(text, found.end()) is not None:
+    opener = _open_at(text, len(text))
+    if opener is None:
         return False
-    rest = text[found.end() :]
-    quote = text[found.end() - 1]
-    if quote not in "'\"":
-        return True
-    return rest.replace(f"\\{quote}", "").count(quote) % 2 == 0
+    # `Prompt: 12 tokens` is a statement; `Request body:` alone announces what follows.
+    return opener[-1] not in ":=" or text.endswith(opener)
+
+
+def closes_foreign_text(text: str) -> bool:
+    """Whether a line without a prefix ends what a logger quoted above it."""
+    return _RESUMES.search(text) is not None
+
+
+def _open_at(text: str, position: int) -> str | None:
+    """The first opener before `position` whose quotation is not closed there. Its own mark closes it: what
+    it quotes cannot hold that mark unescaped, whatever other openers and closers stand in it."""
+    at = 0
+    while (opener := _OPENERS.search(text, at, min(position + 1, len(text)))) is not None:
+        closer = _CLOSERS.get(opener[0][-1])
+        closed = closer.search(text, opener.end(), position) if closer is not None else None
+        if closed is None:
+            return opener[0]
+        at = closed.end()
+    return None
 
 
 def is_source_code(text: str, before: Sequence[str]) -> bool:

@@ -190,7 +190,7 @@ def _above(around: Neighbours, n: int) -> list[str]:
 def _in_foreign_text(around: Neighbours) -> bool:
     """Whether a line without a prefix goes on with what a logger's line above began to quote."""
     for count, entry in enumerate(around.above()):
-        if count >= _FOREIGN_LINES:
+        if count >= _FOREIGN_LINES or provenance.closes_foreign_text(entry.line.text):
             return False
         if entry.head.stamped:
             cut = len(entry.line.raw) >= LINE_BYTES - 4

@@ -163,3 +163,9 @@ def test_a_display_is_no_reason() -> None:
 def test_too_little_is_no_verdict() -> None:
     assert judge(OomNumbers(requested=GIB)).step == "none"
     assert judge(OomNumbers(requested=GIB, total=24 * GIB)).step == "none"
+
+
+def test_step_2_a_fraction_of_the_whole_card_is_no_limit() -> None:
+    verdict = _judge(30.52, 79.10, 14.37, 62.19, 1.0, process=64.72, allowed=79.10)
+    assert not verdict.limited
+    assert verdict.step == "4"

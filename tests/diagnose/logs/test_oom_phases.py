@@ -64,6 +64,11 @@ HF = f"{PLAIN}/transformers"
             "runtime_activation_spike",
         ),
         (
+            (f"{PLAIN}/exllamav2/cache.py:create_state_tensors",),
+            FULL,
+            "reservation_policy_waste",
+        ),
+        (
             (f"{HF}/trainer.py:training_step", f"{PLAIN}/torch/_tensor.py:backward"),
             FULL,
             "capacity_exhausted",
@@ -221,3 +226,12 @@ def test_unified_memory_counts_the_page_cache() -> None:
     )
     assert answer.primary == "engine_accounting_bug"
     assert answer.findings[0].confidence == "suspected"
+
+
+def test_what_an_engine_holds_outside_pytorch_is_not_blamed_on_others() -> None:
+    message = oom("1.47 GiB", 79.11, "1.25 GiB", 70.03, "22.00 MiB").replace(
+        " Of the allocated",
+        " Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated",
+    )
+    answer = diagnose(f"{traceback('compile_or_warm_up_model', '_dummy_sampler_run')}\n{message}")
+    assert answer.primary == "gpu_memory_utilization_too_high"

@@ -225,3 +225,22 @@ def test_garbled_output_of_a_small_cache_is_its_error_and_the_warning_alone_is_n
     )
     served = "\n".join(v1(10 * n, running=3, waiting=0, usage=40.0) for n in range(3))
     assert diagnose(f"{start}\n{warned}\n{served}").primary == "healthy_baseline"
+
+
+def test_an_image_above_the_encoder_cache() -> None:
+    answer = diagnose(
+        "The decoder prompt contains a(n) image item with length 7300, which exceeds the "
+        "pre-allocated encoder cache size "
+        "5120. Please reduce the input size or increase the encoder cache size by setting "
+        "--limit-mm-per-prompt at startup."
+    )
+    assert answer.primary == "fixed_workspace_missized"
+    assert "7,300" in answer.findings[0].why
+
+
+def test_swap_that_ran_full() -> None:
+    answer = diagnose(
+        "RuntimeError: Aborted due to the lack of CPU swap space. Please increase the swap space to "
+        "avoid this error."
+    )
+    assert answer.primary == "kv_pool_pressure"

@@ -259,3 +259,10 @@ def test_advice_is_no_setting() -> None:
     assert answer.findings[0].confidence == "suspected"
     assert "config" not in answer.facts
     assert roles(answer) == {"weights_plus_fixed_too_large": "primary"}
+
+
+def test_graphs_of_an_absurd_size_without_any_other_number() -> None:
+    answer = diagnose(
+        f"INFO 04-20 10:00:20 [runner.py:5900] Estimated CUDA graph memory: 71.40 GiB total\n{REFUSED}"
+    )
+    assert answer.primary == "engine_accounting_bug"

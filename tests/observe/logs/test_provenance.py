@@ -54,6 +54,38 @@ def test_a_traceback_after_a_closed_prompt_is_true() -> None:
     assert provenances(log) == ["traceback"]
 
 
+def test_quotation_marks_within_a_prompt_do_not_end_it() -> None:
+    """Python's repr escapes the mark that it uses; other marks, and other openers, are the user's."""
+    for inner in (
+        f"it's, params: SamplingParams(), text='', x {OOM}",
+        f'text=", lora_request: None {OOM}',
+        f"'], 'role': 'user', {OOM}",
+        f"a\\', params: SamplingParams() {OOM}",
+    ):
+        assert provenances(
+            f"{LOGGER}Received request c-1: prompt: {inner!r}, params: SamplingParams(n=1)"
+        ) == ["quoted"]
+
+
+def test_what_follows_a_quotation_on_the_same_line_is_the_loggers() -> None:
+    for line in (
+        f'{LOGGER}request {{"messages": [{{"role": "user", "content": "hi"}}]}} failed: {OOM}',
+        f"{LOGGER}text='hello', n=1: {OOM}",
+        f"{LOGGER}Prompt tokens 12: {OOM}",
+    ):
+        assert provenances(line) == ["logger"], line
+
+
+def test_a_true_traceback_below_a_prompt_of_several_lines() -> None:
+    log = (
+        f"{LOGGER}Received request c-1: prompt: 'two\nlines', params: SamplingParams(n=1)\n"
+        f"Traceback (most recent call last):\n{OOM}\n"
+    )
+    assert provenances(log) == ["traceback"]
+    log = f"{LOGGER}Prompt: 12 tokens\nTraceback (most recent call last):\n{OOM}\n"
+    assert provenances(log) == ["traceback"]
+
+
 def test_source_lines_of_a_traceback_are_no_statements() -> None:
     log = f'  File "/x/allocator.py", line 3, in alloc\n    raise RuntimeError("{OOM}")\n'
     assert set(provenances(log)) <= {"quoted"}

@@ -62,6 +62,8 @@ def can_never_fit(c: OomCase) -> list[LogCandidate]:
 
 def _by_phase(c: OomCase) -> list[LogCandidate]:
     phase = c.site.phase
+    if "static_cache" in c.site and not c.pool_engine:
+        return [oom_serving.static_cache(c)]
     if "collective" in c.site and "serve" not in c.site and "profile" not in c.site:
         return [_collective(c)]
     if phase == "load":

@@ -135,6 +135,22 @@ def _cache_grew(c: OomCase) -> LogCandidate:
     )
 
 
+def static_cache(c: OomCase) -> LogCandidate:
+    """A cache that is allocated for the longest context, before any token is in it."""
+    return c.found(
+        "reservation_policy_waste",
+        "likely",
+        f"The whole KV cache, for the longest context, is reserved at once: {c.lacks()}.",
+        evidence=c.evidence(c.site.frame("static_cache")),
+        check_first=["the context length that the cache is built for, against the length really used"],
+        remedy=[
+            "a shorter maximum length of the cache: it falls in proportion",
+            "a quantised cache (8 bit halves it), or one that grows with the tokens",
+        ],
+        would_change_my_mind=["weights that alone leave less room than a short cache needs"],
+    )
+
+
 def workspace(c: OomCase) -> LogCandidate:
     return c.found(
         "fixed_workspace_missized",

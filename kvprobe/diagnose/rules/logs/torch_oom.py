@@ -18,6 +18,7 @@ from kvprobe.summary.units import percent, size
 _MAX_CASES = 3
 _OTHERS_LIKELY: Final = 0.08
 _OTHERS_NEEDED_AT_LOAD: Final = 0.05
+_UNNAMED_NEEDED: Final = 0.15
 _OVERHEAD_SHARE: Final = 0.12
 _OTHERS_ROOT: Final = 0.25
 """Who holds so much of a card is the root, though pieces decide the request."""
@@ -90,13 +91,20 @@ def _others(c: OomCase) -> LogCandidate | None:
         return None
     if share < _OTHERS_NEEDED_AT_LOAD and (c.starting or c.pool_engine or not v.own_process_known):
         return None
+    if share < _UNNAMED_NEEDED and c.pool_engine and not _named(c):
+        return None  # graphs, collectives and libraries of the engine itself may take as much
     return _somebody(c)
 
 
+def _named(c: OomCase) -> bool:
+    """The message itself tells this process's use, or other processes."""
+    return c.numbers.others is not None or c.verdict.own_process_known
+
+
 def _somebody(c: OomCase) -> LogCandidate:
-    n, v = c.numbers, c.verdict
+    v = c.verdict
     outside, share = v.outside or 0, c.share(v.outside) or 0.0
-    named = n.others is not None or v.own_process_known
+    named = _named(c)
     who = "other processes hold" if named else "memory that this process's PyTorch does not hold amounts to"
     sure = named and share >= _OTHERS_LIKELY
     more = ", more than was missing" if v.step == "4" else ""

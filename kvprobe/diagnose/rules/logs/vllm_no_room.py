@@ -22,6 +22,7 @@ _LOW_SETTING: Final = 0.85
 _PEAK_LARGE: Final = 0.22
 """Of the budget: an activation peak above it is out of proportion to a text model's pass."""
 _GRAPHS_ABSURD: Final = 0.5
+_GRAPHS_ABSURD_BYTES: Final = 30 * _GIB
 _NON_TORCH_LARGE: Final = 0.08
 _OTHERS_BYTES: Final = 2 * _GIB
 
@@ -96,10 +97,11 @@ class _Refusal:
         }
 
     def _graphs_wrong(self) -> bool:
+        """Graphs share one pool and take a few GiB: more than that is an estimate gone wrong."""
         r = self.room
-        return bool(r.graphs and r.total and r.graphs > _GRAPHS_ABSURD * r.total) or bool(
-            r.graphs and r.weights and r.graphs > 3 * r.weights and r.graphs > 20 * _GIB
-        )
+        if not r.graphs:
+            return False
+        return r.graphs > _GRAPHS_ABSURD_BYTES or bool(r.total and r.graphs > _GRAPHS_ABSURD * r.total)
 
     def _outside(self) -> bool:
         r = self.room
@@ -163,7 +165,7 @@ class _Refusal:
             "engine_accounting_bug" if wrong else "cudagraph_memory",
             "likely",
             f"The start reserves {size(graphs)} for CUDA graphs"
-            + (" , an estimate out of all proportion" if wrong else "")
+            + (", an estimate out of all proportion" if wrong else "")
             + f", and nothing is left for the cache ({r.sum_text()}).",
             ["the same start with `--enforce-eager`, which needs no graphs"],
             [

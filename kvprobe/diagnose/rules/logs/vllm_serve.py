@@ -132,4 +132,56 @@ def lora_rank(view: LogView) -> list[LogCandidate]:
     ]
 
 
-RULES: Final = (preempted, scales, lora_rank)
+def swap_exhausted(view: LogView) -> list[LogCandidate]:
+    """V0 aborts when preempted groups of several sequences no longer fit the swap space."""
+    event = view.first("swap_exhausted")
+    if event is None:
+        return []
+    return [
+        candidate(
+            "kv_pool_pressure",
+            "likely",
+            "The KV pool was full, requests were swapped out, and the swap space ran full as well: "
+            "the engine gave up.",
+            [cite(event)],
+            fatal=True,
+            at=event,
+            phase="serve",
+            check_first=["sequences per request (`n`, `best_of`, beams): only these are swapped"],
+            remedy=[
+                "fewer sequences at once (`--max-num-seqs`) or per request (`n`)",
+                "`--swap-space` higher (GiB of host memory per GPU)",
+            ],
+            would_change_my_mind=["a low KV usage in the stats lines before it"],
+        )
+    ]
+
+
+def encoder_cache(view: LogView) -> list[LogCandidate]:
+    """An image that is larger than the encoder cache, which was sized at the start."""
+    event = view.first("encoder_cache_exceeded")
+    if event is None:
+        return []
+    length, cache = event.get("length"), event.get("size")
+    return [
+        candidate(
+            "fixed_workspace_missized",
+            "certain",
+            f"An input of {whole(length)} encoder tokens does not fit the encoder cache of "
+            f"{whole(cache)} tokens, which "
+            "was allocated at the start; the card's memory is not the limit.",
+            [cite(event)],
+            fatal=False,
+            at=event,
+            phase="serve",
+            check_first=["`--limit-mm-per-prompt` and `--max-num-batched-tokens`: they size that cache"],
+            remedy=[
+                f"`--max-num-batched-tokens` of at least {whole(length)}, or larger limits at the start",
+                "smaller images (`max_pixels`)",
+            ],
+            would_change_my_mind=["the same refusal with a cache above the input's length"],
+        )
+    ]
+
+
+RULES: Final = (preempted, scales, lora_rank, swap_exhausted, encoder_cache)

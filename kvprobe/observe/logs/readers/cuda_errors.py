@@ -35,6 +35,9 @@ _NO_SIZE: Final = (
         r"Error 2: out of memory",
         where="init",
     ),
+    signature(
+        "cuda_oom", "cuda runtime error (2)", r"cuda runtime error \(2\) : out of memory", where="runtime"
+    ),
     signature("cuda_oom", "cudaErrorMemoryAllocation", r"cudaErrorMemoryAllocation", where="runtime"),
     signature(
         "cuda_oom", "CUDA_ERROR_OUT_OF_MEMORY", r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY", where="driver"

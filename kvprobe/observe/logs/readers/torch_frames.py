@@ -56,6 +56,8 @@ def _read(line: Line, around: Around) -> list[Event]:
     text = line.text
     if _VISION_CALL.search(text):
         return [event_of(line, "frame", {"site": Value("multimodal"), "function": Value("vision tower")})]
+    if "torch.cat([past_key_value" in text:
+        return [event_of(line, "frame", {"site": Value("kv_growth"), "function": Value("torch.cat")})]
     method = _METHOD.search(text)
     if method is not None:
         sites = _SITE_OF.get(method[1], ["other"])
@@ -91,7 +93,7 @@ def _sites(name: str, file: str) -> list[str]:
     if file.endswith("torch/nn/modules/module.py") and name in ("to", "_apply", "convert", "cuda"):
         sites.append("load")
     if _CACHE_UPDATE.search(file):
-        sites.append("kv_growth")
+        sites.append("static_cache" if name == "__init__" else "kv_growth")
     if _GRAPH_FILE.search(file) and name in ("__exit__", "__enter__", "capture_end", "capture"):
         sites.append("capture")
     return sites
@@ -109,6 +111,7 @@ READERS: Final = (
             "self.vision_model(",
             "self.vpm(",
             "self.audio_tower(",
+            "torch.cat([past_key_value",
             "rror executing method ",
             "while processing method ",
         ),

@@ -71,6 +71,7 @@ SITES: Final[dict[str, tuple[str, ...]]] = {
         "dummy_run",
     ),
     "sampler_warmup": ("_dummy_sampler_run", "_dummy_pooler_run", "kernel_warmup", "flashinfer_autotune"),
+    "static_cache": ("create_state_tensors", "initialize_static_cache", "_setup_cache"),
     "kv_alloc": (
         "initialize_kv_cache",
         "initialize_kv_cache_tensors",

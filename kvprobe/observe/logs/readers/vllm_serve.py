@@ -64,6 +64,13 @@ _ROWS: Final = (
         "is greater than max_lora_rank",
         r"LoRA rank (?P<rank__count>\d+) is greater than max_lora_rank (?P<max_rank__count>\d+)",
     ),
+    signature("swap_exhausted", "lack of CPU swap space", r"Aborted due to the lack of CPU swap space"),
+    signature(
+        "encoder_cache_exceeded",
+        "pre-allocated encoder cache size",
+        r"item with length (?P<length__tokens>\d+), which exceeds the pre-allocated encoder cache size "
+        r"(?P<size__tokens>\d+)",
+    ),
     signature("lora_loaded", '"r": ', r'^\s{0,12}"r": (?P<rank__count>\d{1,4}),?$'),
     signature("garbled_output", "!!!!!!!!!!!!", r"!{12,}"),
     signature(
