@@ -8,6 +8,7 @@ from collections.abc import Sequence as Sequences
 import torch
 
 from reference_server.attention.backend import TokenSpan
+from reference_server.attention.graphs import DecodeGraphs
 from reference_server.kv.pool import NULL_BLOCK_ID
 from reference_server.models.llama import LlamaModel, PlanT
 from reference_server.models.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ class ModelRunner:
         store = model.attention.store
         self._token_bytes = store.block_bytes // store.block_size
         self._windows = [group.window for group in model.config.groups]
+        self._graphs: DecodeGraphs | None = None
         self.bytes_read_total = 0
         self.busy_seconds_total = 0.0
 
@@ -76,10 +78,27 @@ class ModelRunner:
             tokens = [i * size // count for i in range(count)]
             self._forward(tokens, positions, spans, [span.row + span.count - 1 for span in spans])
 
+    @torch.inference_mode()
+    def capture(self, most_sequences: int, most_tokens: int) -> None:
+        """On CUDA, record the decode step; elsewhere nothing happens. The pool must be in place."""
+        attention = self._model.attention
+        if self._device.type != "cuda" or attention.name != "triton":
+            return
+        from reference_server.attention.graphs import DecodeGraphs
+
+        self._model.reserve_positions(most_tokens)
+        self._graphs = DecodeGraphs(
+            self._model.forward, attention, most_sequences=most_sequences, most_tokens=most_tokens
+        )
+
     def _forward(
         self, tokens: list[int], positions: list[int], spans: list[TokenSpan], wanted_rows: list[int]
     ) -> torch.Tensor:
         model, device = self._model, self._device
+        if self._graphs is not None and len(wanted_rows) == len(spans):
+            logits = self._graphs.run(tokens, spans)
+            if logits is not None:
+                return logits
         padding = max(model.min_rows - len(tokens), 0)
         model.reserve_positions(max(span.end for span in spans))
         plan = model.attention.plan(spans, len(tokens) + padding)

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.model.architectures import architecture_of, family_of_keys, type_of_architecture
 from kvprobe.model.families.class_defaults import class_defaults
 from kvprobe.model.families.geometry import HEADS, HIDDEN, LAYERS
 from kvprobe.model.families.table import ALIASES, FAMILIES, WRAPPED, Family
@@ -54,6 +55,8 @@ def find_language_part(config: Mapping[str, object], source: str) -> LanguagePar
     """The decoder's configuration and family. Raises UsageError that names an unknown model_type."""
     found, outer, multimodal = config, _model_type(config, source), False
     assumptions: list[str] = []
+    if outer is None:
+        outer = _by_architecture(config, assumptions)
     for _ in range(_MAX_LEVELS):
         key = next((name for name in _NESTED if isinstance(found.get(name), dict)), None)
         if key is None:
@@ -65,7 +68,9 @@ def find_language_part(config: Mapping[str, object], source: str) -> LanguagePar
     inner_type = _model_type(found, source) if multimodal else outer
     model_type = _known(inner_type, outer, multimodal)
     if model_type is None:
-        refuse_unknown(found, inner_type or outer, source)
+        if inner_type is None and outer is None and architecture_of(config) is None:
+            return _nameless(found, source, multimodal, assumptions)
+        refuse_unknown(found, inner_type or outer or architecture_of(config), source)
     owner, defaults = class_defaults(model_type)
     fields = Fields(
         found, source=source, defaults=defaults, owner=owner, nested=multimodal, assumptions=assumptions
@@ -73,6 +78,27 @@ def find_language_part(config: Mapping[str, object], source: str) -> LanguagePar
     return LanguagePart(
         fields=fields, family=FAMILIES[model_type], model_type=model_type, multimodal=multimodal
     )
+
+
+def _by_architecture(config: Mapping[str, object], assumptions: list[str]) -> str | None:
+    name = architecture_of(config)
+    known = type_of_architecture(name) if name is not None else None
+    if known is not None:
+        assumptions.append(f"no model_type in the configuration: {known}, as the class {name} says")
+    return known
+
+
+def _nameless(
+    config: Mapping[str, object], source: str, multimodal: bool, assumptions: list[str]
+) -> LanguagePart:
+    """A configuration without any name, read by its keys where they leave one reading, else refused."""
+    by_keys = family_of_keys(config)
+    if by_keys is None:
+        refuse_unknown(config, None, source)
+    family, said = by_keys
+    assumptions.append(f"no model_type in the configuration: {said}; a model of another layout costs otherwise")
+    fields = Fields(config, source=source, assumptions=assumptions)
+    return LanguagePart(fields=fields, family=family, model_type="unnamed", multimodal=multimodal)
 
 
 def _model_type(config: Mapping[str, object], source: str) -> str | None:

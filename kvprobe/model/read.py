@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.model.architectures import architecture_of
 from kvprobe.model.config_file import read_json_object
 from kvprobe.model.families.geometry import POSITIONS, Reading
 from kvprobe.model.fields import MAX_TOKENS, Fields
@@ -114,7 +115,7 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str) -
     outer = fields if not part.multimodal else Fields(config, source=source, assumptions=fields.assumptions)
     return ModelSpec(
         name=name,
-        architecture=_architecture(config) or part.model_type,
+        architecture=architecture_of(config) or part.model_type,
         family=part.model_type,
         layers=reading.layers,
         draft_layers=reading.draft_layers,
@@ -138,13 +139,6 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str) -
 def _no_empty(reading: Reading, fields: Fields) -> None:
     if not any(layer.owns_cache for layer in reading.layers):
         fields.wrong("layers", "keep no cache at all", "check the configuration: a decoder keeps one")
-
-
-def _architecture(config: Mapping[str, object]) -> str | None:
-    names = config.get("architectures")
-    if isinstance(names, list) and names and isinstance(names[0], str):
-        return names[0][:200]
-    return None
 
 
 def _dtype(fields: Fields, outer: Fields) -> str:

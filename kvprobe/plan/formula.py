@@ -16,6 +16,10 @@ from kvprobe.plan.pool import ByteRange, Pool
 from kvprobe.plan.request import PlanRequest
 
 SEARCH_LIMIT_TOKENS = 2**40
+_ONE_REQUEST = (
+    "tokens of the pool are those of one long request: with windows or states in the model, their sum "
+    "depends on how many requests share it"
+)
 
 
 def formula_pool(request: PlanRequest, cost: KVCost, available: ByteRange) -> Pool:
@@ -67,6 +71,7 @@ def _pool(cost: KVCost, available: int, block: int | None) -> Pool:
         block_bytes=block_bytes,
         tokens=tokens,
         estimated_max_model_len=longest,
+        assumptions=(_ONE_REQUEST,) if per_token is None and tokens is not None else (),
         reservation=reservation,
         holds=held,
     )

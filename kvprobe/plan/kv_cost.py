@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from kvprobe.errors import Problem, UsageError
 from kvprobe.model.dtypes import KVDtype, kv_dtype
 from kvprobe.model.layouts import (
     Part,
@@ -19,6 +20,7 @@ from kvprobe.model.layouts import (
     layout_name,
     parts,
     state_bytes_per_request,
+    tp_problem,
 )
 from kvprobe.model.spec import ModelSpec
 from kvprobe.plan.pool import EngineOptions
@@ -75,6 +77,12 @@ class KVCost:
 
 def kv_cost(spec: ModelSpec, options: EngineOptions) -> KVCost:
     """The cost of the tightest stage. Raises UsageError for a dtype or a split that does not exist."""
+    uneven = tp_problem(spec, options.tp)
+    if uneven is not None:
+        raise UsageError(Problem("tp_split", uneven, "choose a --tp that divides these heads"))
+    if options.pp > len(spec.layers):
+        message = f"{len(spec.layers)} layers cannot be cut into {options.pp} pipeline stages"
+        raise UsageError(Problem("pp_too_large", message, f"use --pp up to {len(spec.layers)}"))
     k = kv_dtype(options.kv_dtype_k, model_dtype=spec.dtype)
     v = kv_dtype(options.kv_dtype_v, model_dtype=spec.dtype)
     stages = [_stage(spec, options, k, v, stage) for stage in range(options.pp)]

@@ -19,8 +19,8 @@ FloatRange = tuple[float, float]
 class ByteRange:
     """Bytes between `lo` and `hi`, both included; `exact` where the amount is known to the byte.
 
-    A printed 5.29 GiB stands for every amount that rounds to it: `lo` is 5.285 GiB rounded up to a
-    byte and `hi` 5.295 GiB rounded down.
+    A printed 5.29 GiB stands for every amount that may round to it, ties at both ends included
+    (`kvprobe.plan.sizes`).
     """
 
     lo: int

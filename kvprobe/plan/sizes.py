@@ -1,7 +1,7 @@
 """Sizes as people and engines write them: `14GiB`, `80GB`, `5.29 GiB`, `123456B`.
 
 A unit is always wanted: a bare number would be a guess between GiB, GB and MiB. Decimals are taken as a
-rounding, for such numbers are copied from a log: 5.29 GiB stands for every amount that prints as 5.29.
+rounding, for such numbers are copied from a log: 5.29 GiB stands for every amount that may print as 5.29.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _UNITS = {
 _BY_NAME = {**{name.lower(): name for name in _UNITS}, "bytes": "B", "byte": "B"}
 _SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,12}))?[ _]?([A-Za-z]{0,6})")
 MAX_BYTES = 2**60
+_HALF_STEP = Fraction(51, 100)
+"""Of the last decimal, to either side: half a step, for a tie may have been rounded either way, and a little
+more, for engines round figures that were floats, and logs round what was rounded."""
 GIB = 2**30
 
 
@@ -38,8 +41,8 @@ def parse_size(text: str, option: str) -> ByteRange:
     value, step, unit = _parts(text, option)
     if not step or unit == "B":
         return ByteRange.of(_whole(value * _UNITS[unit], text, option))
-    lo = max(0, math.ceil((value - step / 2) * _UNITS[unit]))
-    hi = math.ceil((value + step / 2) * _UNITS[unit]) - 1
+    lo = max(0, math.ceil((value - _HALF_STEP * step) * _UNITS[unit]))
+    hi = math.floor((value + _HALF_STEP * step) * _UNITS[unit])
     _whole(Fraction(hi), text, option)
     return ByteRange(lo, hi)
 

@@ -58,8 +58,9 @@ def _primary(ink: Ink, finding: Finding) -> None:
     rows.append(("why", ink.text(finding.why)))
     ink.rows(rows)
     ink.blank()
-    ink.rows(_proof(ink, finding.evidence))
-    ink.blank()
+    if finding.evidence:
+        ink.rows(_proof(ink, finding.evidence))
+        ink.blank()
     ink.rows([*_steps(ink, "look first", finding.check_first), *_steps(ink, "remedy", finding.remedy)])
     if finding.would_change_my_mind:
         ink.rows(_steps(ink, "refuted by", finding.would_change_my_mind, numbered=False))
@@ -144,9 +145,9 @@ def read_words(diagnosis: Diagnosis) -> list[str]:
         parts.append(size(read["bytes"]))
     if read.get("requests") is not None:
         parts += [plural(read["requests"], "request"), plural(read.get("samples") or 0, "sample")]
-    if read.get("events") is not None:
+    if (events := read.get("events")) is not None:
         parts.append(
-            plural(read["events"], "line") + " with facts" if read["events"] != 1 else "1 line with facts"
+            "no line with facts" if not events else "1 fact" if events == 1 else f"{whole(events)} facts"
         )
     sources = read.get("sources") or []
     if len(sources) > 1:

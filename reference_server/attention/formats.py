@@ -67,6 +67,6 @@ def to_int8(vectors: torch.Tensor, factor: float = 1.0) -> tuple[torch.Tensor, t
     return whole.to(torch.int8), scale
 
 
-def to_fp8(vectors: torch.Tensor, scale: float) -> torch.Tensor:
+def to_fp8(vectors: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """e4m3 of `vectors / scale`; what is beyond its range becomes its largest number, never NaN."""
     return (vectors / scale).clamp_(-FP8_LARGEST, FP8_LARGEST).to(torch.float8_e4m3fn)

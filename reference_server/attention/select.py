@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from reference_server.attention.backend import AttentionBackend
@@ -23,6 +24,7 @@ def make_attention(
     Raises `ConfigError` when it cannot serve here, and RuntimeError when there is no memory.
     `scale_factor` multiplies the scales of a quantised cache; 1 is right.
     """
+    backend = _choose(config, shape)
     store = KVStore(
         layers=shape.block_layers,
         num_blocks=num_blocks,
@@ -31,12 +33,34 @@ def make_attention(
         head_dim=shape.head_dim,
         form=kv_format(config.kv_dtype),
         device=config.device,
+        head_major=backend != "varlen",
         scale_factor=scale_factor,
     )
-    if config.attention in ("auto", "native") and config.device == "cpu":
+    if backend == "native":
         kernels = library()
-        if kernels is not None and shape.head_dim <= MOST_DIM:
-            return NativeAttention(shape, store, kernels)
-        if config.attention == "native":
-            raise ConfigError("--attention native: there are no kernels in C here; see the log for the reason")
-    return SdpaAttention(shape, store)
+        assert kernels is not None
+        return NativeAttention(shape, store, kernels)
+    if backend == "sdpa":
+        return SdpaAttention(shape, store)
+    # torch.nn.attention.varlen and triton are not everywhere.
+    from reference_server.attention.paged import TritonAttention, VarlenAttention
+
+    return TritonAttention(shape, store) if backend == "triton" else VarlenAttention(shape, store)
+
+
+def _choose(config: ServerConfig, shape: LlamaConfig) -> str:
+    """`auto` is the C kernel on a CPU and Triton on CUDA, where they are to be had, and sdpa otherwise."""
+    wanted, on_cpu = config.attention, config.device == "cpu"
+    has_native = on_cpu and shape.head_dim <= MOST_DIM and library() is not None
+    has_triton = importlib.util.find_spec("triton") is not None
+    if wanted == "auto":
+        return "native" if has_native else "triton" if has_triton and not on_cpu else "sdpa"
+    if wanted == "native" and not has_native:
+        raise ConfigError("--attention native: there are no kernels in C here; the log has the reason")
+    if wanted in ("triton", "varlen") and on_cpu:
+        raise ConfigError(f"--attention {wanted} needs --device cuda")
+    if wanted == "triton" and not has_triton:
+        raise ConfigError("--attention triton: the package triton is not installed")
+    if wanted == "varlen" and config.kv_dtype not in ("bf16", "fp16"):
+        raise ConfigError("--attention varlen needs --kv-dtype bf16 or fp16")
+    return wanted

@@ -59,7 +59,8 @@ class KVStore:
         self._scratch: list[torch.Tensor] = []
         # fp8's scales, one a layer for K and one for V: fixed by the first tokens that are stored,
         # which are those of the warm-up. Nan until then.
-        self.fp8_scales = torch.full((2, layers), math.nan)
+        self.fp8_scales = torch.full((2, layers), math.nan, device=device)
+        self._calibrated = [[False] * layers for _ in range(2)]
         inner = (kv_heads, block_size) if head_major else (block_size, kv_heads)
         shape = (layers, num_blocks, *inner)
         # Written to, so that the pages exist from the start: the pool is memory held, not promised.
@@ -106,12 +107,14 @@ class KVStore:
         target = _raw((self.keys, self.values)[which][layer])
         target.view(-1, self.head_dim).index_copy_(0, rows, _raw(flat))
 
-    def _fp8_scale(self, which: int, layer: int, vectors: torch.Tensor) -> float:
-        scale = float(self.fp8_scales[which, layer])
-        if math.isnan(scale):
-            largest = max(float(vectors.abs().max()), 1e-6)
-            scale = largest * FP8_HEADROOM / FP8_LARGEST * self.scale_factor
-            self.fp8_scales[which, layer] = scale
+    def _fp8_scale(self, which: int, layer: int, vectors: torch.Tensor) -> torch.Tensor:
+        scale = self.fp8_scales[which, layer]
+        # Asked once only: on CUDA the answer would have to be waited for.
+        if not self._calibrated[which][layer]:
+            if math.isnan(float(scale)):
+                largest = vectors.abs().max().float().clamp_(min=1e-6)
+                scale.copy_(largest * (FP8_HEADROOM / FP8_LARGEST * self.scale_factor))
+            self._calibrated[which][layer] = True
         return scale
 
     def gather(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,7 +133,7 @@ class KVStore:
             return found
         wide = found.view(self.form.dtype).float()
         if self.form.name == "fp8":
-            return wide.mul_(float(self.fp8_scales[which, layer]))
+            return wide.mul_(self.fp8_scales[which, layer])
         if self.form.name == "int8":
             scales = (self.key_scales, self.value_scales)[which][layer].view(-1, self.block_size)
             vectors = wide.view(-1, self.block_size, self.head_dim)

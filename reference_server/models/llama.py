@@ -56,6 +56,8 @@ class LlamaModel(Generic[PlanT]):
         self.device = weights.embedding.device
         # Matrices in a form of our own are computed row by row; no row needs company.
         self.min_rows = min_rows() if isinstance(weights.head, torch.Tensor) else 1
+        # Of what goes through the layers: the weights' own, fp32 where the matrices are packed.
+        self._dtype = weights.head.dtype if isinstance(weights.head, torch.Tensor) else torch.float32
         self._decoder = _native_decoder(weights, attention)
         self._local = [config.window(layer) is not None for layer in range(config.layers)]
         self._rotary: dict[bool, Rotary] = {}
@@ -88,7 +90,7 @@ class LlamaModel(Generic[PlanT]):
         `tokens` and `positions` are `[rows]`, at least `self.min_rows` of them.
         """
         config, weights = self.config, self.weights
-        x = F.embedding(tokens, weights.embedding).float()
+        x = F.embedding(tokens, weights.embedding).to(self._dtype)
         if config.embedding_scale != 1.0:
             x = x * config.embedding_scale
         x = self._layers(x, positions, plan)
@@ -96,7 +98,7 @@ class LlamaModel(Generic[PlanT]):
             return torch.empty(0, config.vocabulary_size, device=x.device)
         last = self._norm(x[wanted_rows], weights.norm)
         last = F.pad(last, (0, 0, 0, max(self.min_rows - len(wanted_rows), 0)))
-        return linear(last, weights.head)[: len(wanted_rows)]
+        return linear(last, weights.head)[: len(wanted_rows)].float()
 
     def _layers(self, x: torch.Tensor, positions: torch.Tensor, plan: PlanT) -> torch.Tensor:
         if self._decoder is not None:
@@ -123,7 +125,8 @@ class LlamaModel(Generic[PlanT]):
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         cos, sin = rotary
         self.attention.append(index, _rotate(k, cos, sin), v, plan)
-        found = self.attention.attend(index, _rotate(q, cos, sin), plan)
+        # Rotation, scores and softmax are fp32 whatever the weights are.
+        found = self.attention.attend(index, _rotate(q, cos, sin), plan).to(x.dtype)
         out = linear(found, layer.out, layer.out_bias)
         return out if layer.after_attention is None else self._norm(out, layer.after_attention)
 

@@ -177,6 +177,13 @@ def test_stdin(log: Path) -> None:
         assert done.stderr == b"", "progress is for terminals"
 
 
+def test_a_closed_stdin_is_an_empty_log() -> None:
+    command = f"{sys.executable} -m kvprobe diagnose - --json <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["primary"] == "unknown"
+
+
 def test_metrics_from_a_file_and_from_among_the_paths(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

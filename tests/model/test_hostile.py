@@ -56,7 +56,7 @@ def test_numbers_that_do_not_fit_together() -> None:
     assert "layer_types" in refused(c.LAGUNA | {"layer_types": "full"})
 
 
-@pytest.mark.parametrize("key", ["kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"])
+@pytest.mark.parametrize("key", ["kv_lora_rank", "qk_rope_head_dim"])
 def test_latent_attention_needs_its_widths(key: str) -> None:
     assert key in refused({name: value for name, value in c.DEEPSEEK_R1.items() if name != key})
 

@@ -162,6 +162,15 @@ def test_every_wrong_setting_is_named_at_once() -> None:
     assert all(p.fix for p in caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"tp": 3}, {"pp": 33}, {"tp": 3, "engine": "vllm", "available_kv": "1GiB"}]
+)
+def test_a_split_that_does_not_exist_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(LLAMA_8B, **settings)
+    assert caught.value.problems[0].code in ("tp_split", "pp_too_large")
+
+
 def test_an_unknown_setting_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         plan(LLAMA_8B, gpus=1)

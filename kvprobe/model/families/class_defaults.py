@@ -144,8 +144,16 @@ _ROWS: dict[str, tuple[str, tuple[int | None, ...]]] = {
     "zamba2": ("Zamba2Config", (54, 2560, 32, None, None)),
 }
 
+_LINEAR_128 = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""Classes whose linear layers have heads of 128 where the file does not say."""
+
 
 def class_defaults(model_type: str) -> tuple[str, dict[str, object]]:
     """The name of the configuration class, and its defaults by key."""
     name, values = _ROWS.get(model_type, ("the configuration class", ()))
-    return name, {key: value for key, value in zip(_KEYS, values, strict=False) if value is not None}
+    found: dict[str, object] = {
+        key: value for key, value in zip(_KEYS, values, strict=False) if value is not None
+    }
+    if model_type in _LINEAR_128:
+        found |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    return name, found

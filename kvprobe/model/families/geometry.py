@@ -63,7 +63,7 @@ def layer_count(fields: Fields) -> int:
 def read_heads(fields: Fields, *, layers: int | None = None) -> Heads:
     """Layers, hidden size, query heads, KV heads and head width, as the configuration classes settle them."""
     count = layer_count(fields) if layers is None else layers
-    hidden, query = fields.size(*HIDDEN), fields.size(*HEADS)
+    hidden, query = hidden_and_heads(fields)
     return Heads(
         layers=count,
         hidden=hidden,
@@ -71,6 +71,22 @@ def read_heads(fields: Fields, *, layers: int | None = None) -> Heads:
         kv_heads=kv_heads(fields, query),
         head_dim=head_dim(fields, hidden, query),
     )
+
+
+def hidden_and_heads(fields: Fields) -> tuple[int, int]:
+    """Hidden size and query heads. Where KV heads and head width are given, the cache depends on neither."""
+    kv, width = fields.optional(*KV_HEADS), fields.optional("head_dim", high=1 << 16)
+    if fields.nested or kv is None or width is None:
+        return fields.size(*HIDDEN), fields.size(*HEADS)
+    query = fields.optional(*HEADS)
+    if query is None:
+        fields.assume(f"num_attention_heads is not in the configuration: the cache does not depend on it, {kv}")
+        query = kv
+    hidden = fields.optional(*HIDDEN)
+    if hidden is None:
+        fields.assume("hidden_size is not in the configuration: the cache does not depend on it")
+        hidden = query * width
+    return hidden, query
 
 
 def kv_heads(fields: Fields, query_heads: int) -> int:

@@ -70,7 +70,7 @@ def granite_hybrid(fields: Fields) -> Reading:
             hidden_size=heads.hidden,
             query_heads=heads.query_heads,
         )
-    return _mixed(heads, fields, kinds, mamba2(fields, heads.hidden))
+    return _mixed(heads, fields, kinds, mamba2(fields, fields.size(*HIDDEN)))
 
 
 def bamba(fields: Fields) -> Reading:
@@ -78,7 +78,7 @@ def bamba(fields: Fields) -> Reading:
     heads = read_heads(fields)
     full = set(fields.sizes("attn_layer_indices") or [])
     kinds = [FULL if i in full else LINEAR for i in range(heads.layers)]
-    return _mixed(heads, fields, kinds, mamba2(fields, heads.hidden))
+    return _mixed(heads, fields, kinds, mamba2(fields, fields.size(*HIDDEN)))
 
 
 def jamba(fields: Fields) -> Reading:
@@ -87,13 +87,13 @@ def jamba(fields: Fields) -> Reading:
     period = fields.size_or(8, "attn_layer_period", high=MAX_LAYERS)
     offset = fields.size_or(4, "attn_layer_offset", low=0, high=MAX_LAYERS)
     kinds = [FULL if i % period == offset else LINEAR for i in range(heads.layers)]
-    return _mixed(heads, fields, kinds, mamba1(fields, heads.hidden))
+    return _mixed(heads, fields, kinds, mamba1(fields, fields.size(*HIDDEN)))
 
 
 def falcon_h1(fields: Fields) -> Reading:
     """Falcon-H1: attention and Mamba-2 side by side in every layer."""
     heads = read_heads(fields)
-    mixers = (heads.attention(), mamba2(fields, heads.hidden))
+    mixers = (heads.attention(), mamba2(fields, fields.size(*HIDDEN)))
     return Reading(
         layers=uniform(heads.layers, *mixers), hidden_size=heads.hidden, query_heads=heads.query_heads
     )
@@ -184,7 +184,7 @@ def minimax(fields: Fields) -> Reading:
             lambda i: FULL if (i + 1) % 2 else LINEAR,
             "full and linear layers alternate",
         )
-    return _mixed(heads, fields, kinds, lightning(heads.query_heads, heads.head_dim))
+    return _mixed(heads, fields, kinds, lightning(fields.size(*HEADS), heads.head_dim))
 
 
 def kimi_linear(fields: Fields) -> Reading:
@@ -211,7 +211,7 @@ def lfm2(fields: Fields) -> Reading:
     )
     mixers: dict[str, tuple[Mixer, ...]] = {
         FULL: (heads.attention(),),
-        "conv": (short_conv(fields, heads.hidden),),
+        "conv": (short_conv(fields, fields.size(*HIDDEN)),),
     }
     return Reading(
         layers=by_kind(fields, kinds, mixers), hidden_size=heads.hidden, query_heads=heads.query_heads

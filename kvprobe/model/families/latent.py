@@ -9,6 +9,9 @@ from kvprobe.model.families.geometry import HEADS, HIDDEN, Reading, layer_count,
 from kvprobe.model.fields import MAX_LAYERS, Fields
 from kvprobe.model.spec import Attention, Latent, Layer
 
+_PLAIN_DIM = 128
+"""Width of a decompressed head where the file is silent, as DeepSeek V2 and V3 have it."""
+
 
 def latent(fields: Fields, query_heads: int, indexer_dim: int | None = None) -> Latent:
     """The latent layer of a configuration, with its form as ordinary heads beside it (row 2)."""
@@ -20,15 +23,28 @@ def latent(fields: Fields, query_heads: int, indexer_dim: int | None = None) -> 
         plain=Attention(
             kind="full",
             kv_heads=query_heads,
-            k_dim=fields.size("qk_nope_head_dim", low=0) + rope,
-            v_dim=fields.size("v_head_dim"),
+            k_dim=_plain_width(fields, "qk_nope_head_dim") + rope,
+            v_dim=_plain_width(fields, "v_head_dim"),
             query_heads=query_heads,
         ),
     )
 
 
+def _plain_width(fields: Fields, key: str) -> int:
+    given = fields.optional(key, low=0)
+    if given is None:
+        fields.assume(f"{key} is not in the configuration: {_PLAIN_DIM}, which only a decompressed cache depends on")
+    return _PLAIN_DIM if given is None else given
+
+
 def mla(fields: Fields) -> Reading:
-    """DeepSeek V2, V3, R1, Kimi K2, MiniCPM3: every layer latent; MTP layers are drafts."""
+    """DeepSeek V2, V3, R1, Kimi K2, MiniCPM3: every layer latent; MTP layers are drafts.
+
+    A file of V3's type that has an indexer's width is V3.2, which was first published under that type.
+    """
+    if fields.has("index_head_dim"):
+        fields.assume("index_head_dim is in the configuration: read with the sparse indexer, as DeepSeek V3.2")
+        return sparse(fields)
     count, query = layer_count(fields), fields.size(*HEADS)
     mixer = latent(fields, query)
     return Reading(

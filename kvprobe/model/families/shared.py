@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvprobe.model.families.geometry import Heads, Reading, by_kind, read_heads
+from kvprobe.model.families.geometry import HIDDEN, Heads, Reading, by_kind, read_heads
 from kvprobe.model.families.windows import FULL, SLIDING, every, layer_kinds
 from kvprobe.model.fields import MAX_LAYERS, Fields
 from kvprobe.model.spec import Attention, Layer, Mixer, State, StatePart
@@ -71,8 +71,9 @@ def gemma4(fields: Fields) -> Reading:
 def _gemma4_global(fields: Fields, heads: Heads) -> Attention:
     width = fields.size_or(512, "global_head_dim")
     count = heads.kv_heads
-    if fields.flag(False, "attention_k_eq_v"):
-        count = fields.optional("num_global_key_value_heads") or count
+    given = fields.optional("num_global_key_value_heads")
+    if fields.flag(given is not None, "attention_k_eq_v"):
+        count = given or count
         fields.assume("attention_k_eq_v: K and V are both stored, as vLLM and llama.cpp do")
     return replace(heads.attention(), kv_heads=count, k_dim=width, v_dim=width)
 
@@ -95,7 +96,7 @@ def phi4flash(fields: Fields) -> Reading:
     heads = read_heads(fields)
     half, step = heads.layers // 2, fields.size_or(2, "mb_per_layer", high=MAX_LAYERS)
     window = _flash_window(fields)
-    inner = fields.size_or(2, "mamba_expand", high=64) * heads.hidden
+    inner = fields.size_or(2, "mamba_expand", high=64) * fields.size(*HIDDEN)
     state, rows = fields.size_or(16, "mamba_d_state"), fields.size_or(4, "mamba_d_conv", low=2, high=64) - 1
     mamba = State(
         kind="mamba1",

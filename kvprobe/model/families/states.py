@@ -30,7 +30,7 @@ def ssm_dtype(fields: Fields, default: str | None) -> tuple[str | None, bool]:
 def gated_delta_net(fields: Fields) -> State:
     """Gated DeltaNet of Qwen3-Next and Qwen3.5: vh*kd*vd state, (2*kh*kd + vh*vd) conv channels."""
     key_heads, value_heads = fields.size("linear_num_key_heads"), fields.size("linear_num_value_heads")
-    key_dim, value_dim = fields.size("linear_key_head_dim"), fields.size("linear_value_head_dim")
+    key_dim, value_dim = (_linear_width(fields, f"linear_{name}_head_dim") for name in ("key", "value"))
     rows = fields.size_or(4, "linear_conv_kernel_dim", low=2, high=_MAX_KERNEL) - 1
     dtype, stated = ssm_dtype(fields, "float32")
     channels = 2 * key_heads * key_dim + value_heads * value_dim
@@ -44,6 +44,14 @@ def gated_delta_net(fields: Fields) -> State:
         ),
         divisors=(key_heads, value_heads),
     )
+
+
+def _linear_width(fields: Fields, key: str) -> int:
+    """A head's width of the linear layers: given, or the class default where the class has one."""
+    width = fields.optional(key) or fields.class_size(key)
+    if width is None:
+        fields.missing(key)
+    return width
 
 
 def kimi_delta(fields: Fields) -> State:

@@ -117,7 +117,7 @@ def _log_inside(path: str) -> str:
 def opened(path: str, tally: Tally, *, tail_bytes: int | None = None) -> Iterator[Opened]:
     """The content of a source as plain UTF-8 bytes. Raises `UsageError` for what is no log."""
     if path == STDIN:
-        yield _from(sys.stdin.buffer, "stdin", None, tally, tail_bytes)
+        yield _from(_stdin(), "stdin", None, tally, tail_bytes)
         return
     try:
         with _open(path) as file:
@@ -126,6 +126,11 @@ def opened(path: str, tally: Tally, *, tail_bytes: int | None = None) -> Iterato
             yield _from(file, path, size, tally, tail_bytes)
     except IsADirectoryError as error:  # exchanged since it was checked
         raise UsageError(_problem(path) or Problem("no_log", f"cannot read `{path}`", path=path)) from error
+
+
+def _stdin() -> IO[bytes]:
+    """Standard input; Python has no object for one that was closed when it started."""
+    return sys.stdin.buffer if sys.stdin is not None else open(0, "rb", buffering=0, closefd=False)
 
 
 def _open(path: str) -> IO[bytes]:

@@ -17,8 +17,8 @@ _FP8 = ("fp8", "fp8_e4m3")
 _HOPPER = ("h100", "h200", "h20", "h800", "gh200")
 _PADDED_HEAD = 256
 """vLLM before MLA was kept compressed: DeepSeek's heads of 192 padded to this, K and V (`get_head_size`)."""
-_OLD_FILES = ("DeepseekV2ForCausalLM",)
-"""Models whose GGUF files in circulation were made before llama.cpp kept the latent vector."""
+_OLD_FILES = ("deepseek_v2",)
+"""Families whose GGUF files in circulation were made before llama.cpp kept the latent vector."""
 _ONE_DRAFT_LAYER = (
     "qwen3_next",
     "qwen3_5_text",
@@ -100,7 +100,7 @@ def _plain_heads(found: Cached, version: Version) -> Cached:
         return found
     asked = found.options.latent_cache
     if version.engine == "llama.cpp":
-        old = found.spec.architecture in _OLD_FILES or not since(version, "mla")
+        old = found.spec.family in _OLD_FILES or not since(version, "mla")
         if asked is True or (asked is None and not old):
             return found
         note = (
