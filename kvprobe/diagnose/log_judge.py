@@ -39,7 +39,7 @@ def diagnose_log(view: LogView) -> Diagnosis:
     """What the logs mean: exactly one primary finding, or `healthy_baseline` with none."""
     gathered = [doubted(view, c) for rule in all_rules() for c in rule(view)]
     kept, ruled_out = _excluded(gathered)
-    ordered = _merged(sorted(kept, key=_order))
+    ordered = _merged(sorted(kept, key=lambda c: _order(c, kept)))
     named = [c.finding for c in ordered]
     open_end = unexplained(view)
     if not named or (open_end is not None and not any(c.fatal for c in ordered)):
@@ -63,12 +63,19 @@ def _healthy(view: LogView, named: list[Finding], open_end: Finding | None) -> b
     return bool(view.all("engine_stats", "serving"))
 
 
-def _order(c: LogCandidate) -> tuple[int, int, int, int, int]:
-    sure = _SURE[c.finding.confidence]
-    general = _GENERAL.get(c.finding.cause, 0)
+def _order(c: LogCandidate, kept: list[LogCandidate]) -> tuple[int, int, int, bool, int, int]:
+    """What is only the event stands behind its root, however general the root's id is."""
+    rank = _rank(c)
+    if not c.root:
+        rank = max([rank, *(_rank(r) for r in kept if r.root and r.at is c.at and r.at is not None)])
     unknown = c.finding.cause == UNKNOWN
     line = c.at.line if c.at is not None else 1 << 30
-    return (not c.fatal, unknown, sure + (general > 0) + (0 if c.root else 1), general, line)
+    return (not c.fatal, unknown, rank, not c.root, _GENERAL.get(c.finding.cause, 0), line)
+
+
+def _rank(c: LogCandidate) -> int:
+    general = _GENERAL.get(c.finding.cause, 0)
+    return _SURE[c.finding.confidence] + (general > 0) + (0 if c.root else 1)
 
 
 def _excluded(candidates: list[LogCandidate]) -> tuple[list[LogCandidate], list[Finding]]:

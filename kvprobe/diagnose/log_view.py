@@ -44,7 +44,17 @@ class LogView:
         if event.phase is not None:
             return event.phase
         told = [e.phase for e in self._before(event) if e.phase is not None]
-        return told[-1] if told else None
+        return told[-1] if told else self._start_that_failed(event)
+
+    def _start_that_failed(self, event: Event) -> Phase | None:
+        """A launcher may say only afterwards that it was the start which failed."""
+        after = [e for e in self.events if e.source == event.source and e.line >= event.line]
+        for e in after:
+            if e.name in {"serving", "engine_stats"}:
+                return None
+            if e.name == "start_failed":
+                return e.get("stage")
+        return None
 
     def _before(self, event: Event) -> Iterable[Event]:
         return (e for e in self.events if e.source == event.source and e.line <= event.line)

@@ -10,6 +10,10 @@ import httpx
 import pytest
 import torch
 
+from reference_server.build import build_core
+from reference_server.config import parse_arguments
+from reference_server.errors import ConfigError
+from reference_server.metrics import Metrics
 from tests.reference_server.server_process import ServerProcess, events_of, until
 from tests.reference_server.test_http import CHAT, chat
 
@@ -205,7 +209,6 @@ def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--kv-memory", "1KiB"), "--kv-memory is too small"),
         (("--device-memory", "32MiB"), "no memory is left for KV"),
         (("--device-memory", "45MiB"), "phase profile"),
         (("--model", "/models/x"), "config.json"),
@@ -213,13 +216,19 @@ def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: s
         (("--max-model-len", "40000"), "at most 32768"),
     ],
 )
-def test_what_is_known_once_the_model_is_there_exits_2_too(arguments: tuple[str, ...], said: str) -> None:
-    done = _run(*arguments)
+def test_what_is_known_once_the_model_is_there_is_a_config_error(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_core(parse_arguments(arguments, {}), Metrics("tiny", vllm_names=False))
+
+
+def test_a_start_that_fails_late_exits_2_with_one_last_line() -> None:
+    done = _run("--kv-memory", "1KiB")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("kvprobe serve: ")
-    assert said in last
+    assert last.startswith("kvprobe serve: --kv-memory is too small")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is refused elsewhere")

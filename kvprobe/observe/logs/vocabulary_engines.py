@@ -113,6 +113,7 @@ declare(
 declare("exllama_no_memory")
 declare("files_exhausted")
 declare("ggml_cuda_oom", backend=(None, "which back end refused"), function=(None, "in which it failed"))
+declare("ggml_cuda_error", function=(None, "in which it failed"), message=(None, "of the error"))
 declare("graph_failed", inner=(None, "text of the inner error"))
 declare("gsp_timeout")
 declare("host_memory", free=("B", "that were free"), swap=("B", "free swap"), total=("B", "in all"))
@@ -166,6 +167,7 @@ declare(
 )
 declare("kv_types", k=(None, "format of K"), v=(None, "format of V"))
 declare("lmdeploy_no_room", what=(None, "what it was for"))
+declare("metal_fault", kind=(None, "as Metal names it"))
 declare("metal_limit", limit=("B", "that was the limit"))
 declare("metal_oom")
 declare("metal_working_set", limit=("B", "that was the limit"), used=("B", "in use"))
@@ -254,6 +256,7 @@ declare(
     signal=(None, "number of the signal"),
 )
 declare("slots_exhausted")
+declare("start_failed", stage=(None, "of the start that failed"))
 declare("state_slots", slots=("count", "of states"))
 declare("threads_exhausted")
 declare("trt_alloc_failed", asked=("B", "that was asked for"))

@@ -128,7 +128,7 @@ def test_without_frames_the_lines_above_tell(above: str, cause: str) -> None:
 def test_a_message_alone_is_no_more_than_a_full_card() -> None:
     answer = diagnose(FULL)
     assert answer.primary == "capacity_exhausted"
-    assert answer.findings[0].confidence == "likely"
+    assert answer.findings[0].confidence == "suspected"
     assert roles(answer)["allocator_fragmentation"] == "ruled_out"
 
 

@@ -157,6 +157,7 @@ def other_faults(view: LogView) -> list[LogCandidate]:
                 excludes=_NO_CAPACITY,
             )
         )
+    found += [_call_failed(view, e) for e in view.all("metal_fault", "ggml_cuda_error")[:1]]
     for e in view.all("driver_mismatch")[:1]:
         found.append(
             candidate(
@@ -173,6 +174,27 @@ def other_faults(view: LogView) -> list[LogCandidate]:
             )
         )
     return found
+
+
+def _call_failed(view: LogView, event: Event) -> LogCandidate:
+    """Work that Metal gave up, or a CUDA call of ggml that failed for another reason than memory."""
+    what = event.get("kind") or event.get("message")
+    where = f" in `{event.get('function')}`" if event.get("function") else ""
+    return candidate(
+        "gpu_software_fault",
+        "suspected",
+        f"The GPU's driver gave the work up{where} ({what}); it does not report a lack of memory.",
+        [cite(event)],
+        fatal=not view.all("alloc_failed", "ggml_cuda_oom", "cublas_failed", "metal_oom"),
+        root=False,
+        at=event,
+        check_first=["the first error of the log, and the same work with a smaller micro-batch"],
+        remedy=[
+            "another version of the back end",
+            "less work in one submission (-ub, a smaller prefill step)",
+        ],
+        would_change_my_mind=["an allocation failure just before it"],
+    )
 
 
 def collective_timeout(view: LogView) -> list[LogCandidate]:

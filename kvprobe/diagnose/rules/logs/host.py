@@ -25,6 +25,7 @@ _REMEDY = [
     "less host memory in the engine: no swap space or CPU offload, fewer loading workers, memory-mapped "
     "weights",
 ]
+_FULL = 0.98
 _MIND = ["an exit code other than 137, or no kernel record of an OOM kill at that time"]
 
 
@@ -68,7 +69,30 @@ def _only_invoked(view: LogView) -> list[LogCandidate]:
             excludes={"capacity_exhausted": _NOT_CUDA},
         )
         for e in view.all("oom_invoked")[:1]
-    ]
+    ] or [_at_its_limit(e) for e in view.all("cgroup_limit") if _full(e)][:1]
+
+
+def _full(event: Event) -> bool:
+    used, limit = event.get("used"), event.get("limit")
+    return bool(used and limit and used >= _FULL * limit and event.get("failures"))
+
+
+def _at_its_limit(event: Event) -> LogCandidate:
+    """The killer's report of a container; the kernel prints this line only when it kills there."""
+    return candidate(
+        "host_oom_kill",
+        "likely",
+        f"A container used {size(event.get('used'))} of its limit of {size(event.get('limit'))} and hit it "
+        f"{event.get('failures')} times; the kernel prints this when it kills in the container, the victim is "
+        "not in the excerpt.",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        check_first=_CHECK,
+        remedy=_REMEDY,
+        would_change_my_mind=["`Killed process` names a process that is not the engine's"],
+        excludes={"capacity_exhausted": _NOT_CUDA},
+    )
 
 
 def _kill_words(view: LogView, best: Event, killed: list[Event]) -> str:

@@ -12,6 +12,8 @@ from kvprobe.evidence.events import Event
 
 _HOST_DEVICES: Final = ("CPU", "Host", "host")
 _FITS: Final = 0.9
+_SMALL_CACHE: Final = 0.1
+"""Of the weights: a cache below this is not what fills a card."""
 _SYCL_LIMIT: Final = 4 * 2**30
 
 
@@ -183,9 +185,11 @@ def _kv(
     shared = f", here for {whole(slots or 0)} slots" if many else ""
     length = f" for a context of {whole(context)} tokens" if context else ""
     default = " (the model's full trained length)" if context and trained and context == trained else ""
+    if not many and _little_left(view, event, asked):
+        return _weights_first(view, event, asked, evidence, fatal)
     return candidate(
         "reservation_policy_waste" if many else "max_model_len_exceeds_pool",
-        "likely",
+        "likely" if slots is not None or context else "suspected",
         f"The KV cache{length}{default} needs one buffer of {size(asked)}, which was refused: llama.cpp "
         f"reserves the whole context at start{shared}, whatever "
         f"the requests use.",
@@ -201,6 +205,44 @@ def _kv(
         ],
         would_change_my_mind=["the weights already fail to load without any context"],
         excludes={"weights_plus_fixed_too_large": "the weights were loaded; the KV buffer was refused"},
+    )
+
+
+def _on_device(view: LogView, event: Event) -> float:
+    """Bytes of weights on the device that refused."""
+    near = _allocations(view, event)
+    index = next((e.get("device") for e in near if isinstance(e.get("device"), int)), None)
+    held = [e for e in view.all("buffer") if e.get("what") == "model" and e.get("size")]
+    names = {str(e.get("device")) for e in held if not str(e.get("device")).startswith(_HOST_DEVICES)}
+    mine = {n for n in names if index is not None and n.endswith(str(index))} or names
+    return sum(float(e.get("size")) for e in held if e.get("device") in mine)
+
+
+def _little_left(view: LogView, event: Event, asked: float | None) -> bool:
+    """A cache that is small beside the weights: what it lacks, they took."""
+    weights = _on_device(view, event)
+    return asked is not None and weights > 0 and asked < _SMALL_CACHE * weights
+
+
+def _weights_first(
+    view: LogView, event: Event, asked: float | None, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
+    weights = _on_device(view, event)
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "suspected",
+        f"{size(weights)} of weights are on the device and leave no room even for a KV cache of {size(asked)}.",
+        evidence,
+        fatal=fatal,
+        at=event,
+        phase="profile",
+        check_first=["what is free on that card after the weights, against the KV cache"],
+        remedy=[
+            "fewer layers on the GPU (-ngl), or another --tensor-split",
+            "a smaller quantisation of the model",
+            "a smaller -c, if the cache lacks only a little",
+        ],
+        would_change_my_mind=["gigabytes free after the weights: then the cache is too large"],
     )
 
 

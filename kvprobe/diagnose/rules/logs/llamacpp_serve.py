@@ -232,7 +232,7 @@ def _metal(view: LogView, event: Event) -> LogCandidate:
         numbers = f"; the recommended working set is {size(limit)}"
     return candidate(
         "capacity_exhausted",
-        "likely",
+        "likely" if in_use is not None and in_use.get("used") > in_use.get("limit") else "suspected",
         f"Metal ran out of memory for a command buffer{numbers}: unified memory is full for this model and "
         f"context.",
         [cite(event), *cites([in_use] if in_use else [], 1)],

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from kvprobe.diagnose.rules.logs import oom_serving, oom_starting
+from kvprobe.diagnose.rules.logs import oom_placeless, oom_serving, oom_starting
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase
 from kvprobe.summary.units import percent, size
-
-NO_SETTING: Final = "the same numbers with `expandable_segments:True`: no allocator setting can help here"
 
 
 def plainly_short(c: OomCase) -> list[LogCandidate]:
@@ -76,9 +72,7 @@ def _by_phase(c: OomCase) -> list[LogCandidate]:
         return oom_starting.warming_up(c)
     if phase == "serve":
         return oom_serving.serving(c)
-    if c.pool_engine and oom_starting.too_big_by_name(c):
-        return oom_starting.loading(c)
-    return [_exhausted(c)]
+    return oom_placeless.placeless(c)
 
 
 def _collective(c: OomCase) -> LogCandidate:
@@ -108,33 +102,4 @@ def _perhaps_fragmented(c: OomCase) -> LogCandidate:
         check_first=["the same run with `expandable_segments:True`"],
         remedy=["`expandable_segments:True` may rescue this request, not the next one"],
         would_change_my_mind=["success with expandable segments over a whole day's load"],
-    )
-
-
-def _exhausted(c: OomCase) -> LogCandidate:
-    """No phase is known: the numbers say full, and no more."""
-    deficit = c.verdict.deficit
-    n = c.numbers
-    why = f"The card is full: {c.lacks()}."
-    return c.found(
-        "capacity_exhausted",
-        "suspected" if c.pool_engine else "likely",
-        why,
-        excludes={
-            "allocator_fragmentation": f"free and pieces together are {size(deficit)} short of the request"
-        }
-        if c.verdict.step == "4"
-        else {},
-        check_first=[
-            "what the program was doing: the traceback above the message (loading, profiling, "
-            "serving, training)",
-        ],
-        remedy=[
-            f"free at least {size(max(deficit, n.requested))}: a smaller batch or context, lower "
-            "precision, or more GPUs",
-        ],
-        would_change_my_mind=[
-            NO_SETTING,
-            "the frames of the traceback: they name the phase and a nearer cause",
-        ],
     )

@@ -34,9 +34,9 @@ def serving(c: OomCase) -> list[LogCandidate]:
     if c.numbers.requested >= max(_SPIKE_BYTES, _SPIKE_SHARE * (c.numbers.total or 0)):
         return [
             _spike(c, "one transient of this size is outside what the engine profiled", "suspected"),
-            _budget(c, root=False),
+            budget(c, root=False),
         ]
-    return [_budget(c)]
+    return [budget(c)]
 
 
 def _named_spike(c: OomCase) -> LogCandidate | None:
@@ -71,13 +71,19 @@ def _spike(c: OomCase, what: str, confidence: Confidence = "likely") -> LogCandi
     )
 
 
-def _budget(c: OomCase, *, root: bool = True) -> LogCandidate:
+def one_tensor(c: OomCase) -> LogCandidate:
+    """A single allocation that is a large part of the card, whatever asked for it."""
+    share = percent(c.share(c.numbers.requested) or 0.0)
+    return _spike(c, f"one allocation of {share} of the card is a transient of the input's size", "suspected")
+
+
+def budget(c: OomCase, *, root: bool = True, sure: Confidence | None = None) -> LogCandidate:
     n = c.numbers
     held = n.own_process or n.allocated or 0
     share = c.share(held) or 0.0
     return c.found(
         "gpu_memory_utilization_too_high",
-        "likely" if share >= 0.9 and (c.site.told or c.utilisation) else "suspected",
+        sure or ("likely" if share >= 0.9 and (c.site.told or c.utilisation) else "suspected"),
         _budget_why(c, held, share),
         evidence=c.evidence(c.view.last("budget"), c.site.frame("serve")),
         root=root,

@@ -21,12 +21,12 @@ def loading(c: OomCase) -> list[LogCandidate]:
     if "convert" in c.site:
         return [_converting(c)]
     if "lora" in c.site and c.weights:
-        return [_weights(c, "likely", "the adapters' buffers come on top of the weights")]
+        return [too_large(c, "likely", "the adapters' buffers come on top of the weights")]
     share = c.share(c.numbers.allocated)
     estimate = model_size.estimate(c.view)
     if share is not None and share < _MOSTLY_EMPTY and c.verdict.step != "1" and not _too_big(c, estimate):
-        return [_weights(c, "suspected", "the rest of the card is not in PyTorch's hands")]
-    return [_weights(c, "certain" if c.site.told and share and share >= 0.8 else "likely", None)]
+        return [too_large(c, "suspected", "the rest of the card is not in PyTorch's hands")]
+    return [too_large(c, "certain" if c.site.told and share and share >= 0.8 else "likely", None)]
 
 
 def too_big_by_name(c: OomCase) -> bool:
@@ -39,7 +39,7 @@ def _too_big(c: OomCase, estimate: model_size.Estimate | None) -> bool:
     return bool(estimate and total and estimate.bytes_per_gpu > 0.9 * total)
 
 
-def _weights(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandidate:
+def too_large(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandidate:
     estimate = model_size.estimate(c.view)
     told = f"; {extra}" if extra else ""
     if estimate is not None:
@@ -93,14 +93,14 @@ def profiling(c: OomCase) -> list[LogCandidate]:
     if "sampler_warmup" in c.site:
         return warming_up(c)
     if "multimodal" in c.site:
-        return [_multimodal(c)]
+        return [multimodal(c)]
     if "workspace" in c.site:
         return [oom_serving.workspace(c)]
     share = c.share(c.weights)
     if share is not None and share >= _WEIGHTS_FILL:
         return [_weights_fill(c, share)]
     if c.view.all("mm_profile_too_short", "mm_budget") and c.site.told is False:
-        return [_multimodal(c)]
+        return [multimodal(c)]
     return [_peak(c)]
 
 
@@ -121,13 +121,13 @@ def _weights_fill(c: OomCase, share: float) -> LogCandidate:
     )
 
 
-def _multimodal(c: OomCase) -> LogCandidate:
+def multimodal(c: OomCase, sure: Confidence = "likely") -> LogCandidate:
     told = c.view.last("mm_profile_too_short", "mm_budget")
     worst = (told.get("worst") or told.get("budget")) if told is not None else None
     tokens = f" ({worst:,} tokens of them in the worst case)" if isinstance(worst, int) else ""
     return c.found(
         "multimodal_profiling",
-        "likely",
+        sure,
         f"The start-up pass profiles the largest images or videos that the model allows{tokens}, and its "
         f"encoder did not fit: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("multimodal"), c.view.last("mm_budget", "mm_profile_too_short")),

@@ -10,7 +10,7 @@ from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
-from kvprobe.diagnose.rules.logs import oom_driver, oom_phases
+from kvprobe.diagnose.rules.logs import oom_driver, oom_phases, oom_placeless
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase, case_of
 from kvprobe.summary.units import percent, size
@@ -46,6 +46,8 @@ def _judge(c: OomCase) -> list[LogCandidate]:
         )
     if step == "3":
         return [oom_driver.driver(c)]
+    if step == "none" and (refused := oom_placeless.without_free(c)):
+        return refused
     others = oom_driver.unified_host(c) or _others(c)
     if others is not None:
         return [others]
@@ -144,6 +146,7 @@ def _overhead(c: OomCase) -> list[LogCandidate]:
                 "what else allocates in this process: NCCL, graphs, another framework, a second context"
             ],
             remedy=[f"find and free it: up to {size(outside)}"],
+            root=not c.pool_engine,  # graphs and communication of an engine take as much
             would_change_my_mind=["the same amount in a process that only creates a context"],
         )
     ]

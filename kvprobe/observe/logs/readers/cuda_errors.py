@@ -57,6 +57,9 @@ _LIBRARY: Final = (
         "library_alloc_failed", "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", library="cuBLAS"
     ),
     signature(
+        "library_alloc_failed", "cublas handle failed", r"[Cc]reate cublas handle failed", library="cuBLAS"
+    ),
+    signature(
         "library_alloc_failed",
         "CUBLAS_STATUS_NOT_INITIALIZED",
         r"CUBLAS_STATUS_NOT_INITIALIZED",
@@ -146,6 +149,7 @@ _HOST: Final = (
         "Unable to allocate",
         rf"Unable to allocate (?P<requested__size>{_SZ}) for an array",
     ),
+    signature("cpu_oom", "posix_memalign(&data", r"posix_memalign\(&data.{0,60} == 0\. 12 vs 0"),
     signature("cpu_oom", "Cannot allocate memory", r"Cannot allocate memory"),
     signature("cpu_oom", "paging file is too small", r"paging file is too small"),
     signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc"),

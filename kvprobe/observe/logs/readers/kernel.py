@@ -62,6 +62,12 @@ _ROWS = (
     ),
     signature(
         "killed",
+        "OOMController",
+        r"Sending SIGKILL to (?:cgroup|process)",
+        how="user-space OOM controller",
+    ),
+    signature(
+        "killed",
         "memorystatus: killing",
         r"memorystatus: killing_?\w* ?(?:process )?(?:pid )?(?P<pid__text>\d+)? ?"
         r"\[?(?P<process__text>[\w.-]{1,40})",

@@ -171,6 +171,9 @@ _RUNTIME = re.compile(
     r"(?:CUDA|ROCm|HIP|MUSA) error(?: 2 at \S+)?: (out of memory|the resource allocation "
     r"failed)"
 )
+_OTHER = re.compile(
+    r"(?:CUDA|ROCm|HIP|MUSA) error: (?P<message>(?!out of memory|the resource alloc)[a-zA-Z].{3,120})"
+)
 _WHERE = re.compile(r"in function (\w+) at")
 
 
@@ -178,6 +181,7 @@ def _runtime(line: Line, around: Around) -> Iterable[Event]:
     """`CUDA error: out of memory` of ggml: the next line tells in which function."""
     found = _RUNTIME.search(line.text)
     if found is None:
+        yield from _other_error(line, around)
         return
     after = " ".join(a.text for a in around.after(3))
     where = _WHERE.search(after)
@@ -189,6 +193,15 @@ def _runtime(line: Line, around: Around) -> Iterable[Event]:
         values["function"] = Value(function)
     name = "cublas_failed" if "cublas" in after or "cublas" in line.text else "ggml_cuda_oom"
     yield event_of(line, name, values, engine=ENGINE)
+
+
+def _other_error(line: Line, around: Around) -> Iterable[Event]:
+    """`CUDA error: …` of ggml for another reason than memory: the next line says `in function … at`."""
+    found = _OTHER.search(line.text)
+    where = next((w for a in around.after(2) if (w := _WHERE.search(a.text))), None)
+    if found is not None and where is not None:
+        values = {"message": Value(found["message"].strip()), "function": Value(where[1])}
+        yield event_of(line, "ggml_cuda_error", values, engine=ENGINE)
 
 
 _METAL_SET = re.compile(r"\( *([\d.]+) */ *([\d.]+)\)")

@@ -30,6 +30,11 @@ _ROWS = (
         "[METAL] Command buffer execution failed: Insufficient Memory",
         r"Insufficient Memory",
     ),
+    signature(
+        "metal_fault",
+        "kIOGPUCommandBufferCallbackError",
+        r"kIOGPUCommandBufferCallbackError(?P<kind__text>(?!OutOfMemory)\w{3,40})",
+    ),
 )
 
 READERS: tuple[Reader, ...] = (table_reader("mlx", ENGINE, _ROWS),)

@@ -29,6 +29,13 @@ _ROWS = (
         engine="mlc",
     ),
     signature(
+        "mlc_no_memory",
+        "Cannot estimate KV cache capacity",
+        r"The model weight size (?P<weights__B>[\d.]{1,20})",
+        engine="mlc",
+    ),
+    signature("cuda_oom", "CUDA failed with error", r"CUDA failed with error out of memory", where="runtime"),
+    signature(
         "exllama_no_memory",
         "Insufficient VRAM",
         r"Insufficient VRAM (?:in split )?for model and cache",

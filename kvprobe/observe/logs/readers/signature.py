@@ -18,6 +18,12 @@ from kvprobe.evidence.events import Event, Phase, Value
 from kvprobe.observe.logs.lines import Around, Line, Reader
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+_VLLM_PREFIX = re.compile(
+    r"\((?:EngineCore|APIServer|VllmWorker|RayWorkerWrapper|Worker_)|(?:INFO|WARNING|ERROR|CRITICAL) "
+    r"\d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./ ]{1,80}\.py:|\w{1,40}\.py:)"
+)
+"""Who prints before a message: vLLM's processes and the form of its logger are its own."""
+_PREFIX_CHARS = 400
 _SIZE = re.compile(r"([\d.]+) ?(bytes|[KMGT]i?B|B|[kK]B|[KMGT]i?)?")
 _FACTOR = {"b": 1, "bytes": 1, "": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 
@@ -84,6 +90,8 @@ def event_of(
         values = {**row.fixed, **values}
         engine = row.engine or engine
         phase = row.phase
+    if engine is None and _VLLM_PREFIX.search(line.raw, 0, _PREFIX_CHARS) is not None:
+        engine = "vllm"
     return Event(
         name=name,
         source=line.source,

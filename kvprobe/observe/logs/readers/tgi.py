@@ -32,6 +32,8 @@ _ROWS = (
     ),
     signature("phase", "Starting shard", r"Starting shard", phase="load"),
     signature("phase", "Waiting for shard", r"Waiting for shard", phase="load"),
+    signature("start_failed", "failed to start", r"Shard \d+ failed to start", stage="load"),
+    signature("start_failed", "ShardCannotStart", r"\bShardCannotStart\b", stage="load"),
     signature("phase", "Shard ready in", r"Shard ready in", phase="warmup"),
     signature("phase", "Warming up model", r"Warming up model", phase="warmup"),
     signature("phase", "Method Warmup encountered an error", r"Method Warmup", phase="warmup"),

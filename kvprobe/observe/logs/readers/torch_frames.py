@@ -27,7 +27,7 @@ _FRAME: Final = re.compile(
 _MOST_IN_A_LINE = 64
 _VISION: Final = re.compile(
     r"(?:/(?:clip|siglip\w*|siglip2navit|intern_?vit|pixtral|moonvit|vision|visual|vit|idefics2_vision_model|mllama_vision|"
-    r"\w{1,30}_vit|\w{1,30}_vision\w{0,20}|whisper|vision_encoder|\w{1,20}vision_tower)\.py)"
+    r"\w{1,30}_vit|vit_attn\w{0,20}|\w{1,30}_vision\w{0,20}|whisper|vision_encoder|\w{1,20}vision_tower)\.py)"
 )
 _VISION_CALL: Final = re.compile(
     r"self\.(?:visual|vision_tower|vision_model|vision_encoder|vpm|audio_tower|image_encoder|vision)\("
@@ -58,6 +58,9 @@ def _read(line: Line, around: Around) -> list[Event]:
         return [event_of(line, "frame", {"site": Value("multimodal"), "function": Value("vision tower")})]
     if "torch.cat([past_key_value" in text:
         return [event_of(line, "frame", {"site": Value("kv_growth"), "function": Value("torch.cat")})]
+    if "sampling_metadata=dummy_metadata" in text:
+        values = {"site": Value("sampler_warmup"), "function": Value("_dummy_sampler_run")}
+        return [event_of(line, "frame", values, engine="vllm")]
     method = _METHOD.search(text)
     if method is not None:
         sites = _SITE_OF.get(method[1], ["other"])
@@ -88,7 +91,9 @@ def _sites(name: str, file: str) -> list[str]:
     sites = list(_SITE_OF.get(name, ()))
     if "workspace" in name and "workspace" not in sites:
         sites.append("workspace")
-    if _VISION.search(file) and name == "forward":
+    if "/sample/" in file and not sites:
+        sites.append("sampling")
+    if _VISION.search(file) and (name == "forward" or name.startswith("vit_")):
         sites.append("multimodal")
     if file.endswith("torch/nn/modules/module.py") and name in ("to", "_apply", "convert", "cuda"):
         sites.append("load")
@@ -114,6 +119,7 @@ READERS: Final = (
             "torch.cat([past_key_value",
             "rror executing method ",
             "while processing method ",
+            "sampling_metadata=dummy_metadata",
         ),
         read=_read,
     ),
