@@ -212,10 +212,13 @@ def report(
     shared: list[tuple[int, int, int]],
 ) -> str:
     """The page."""
-    base = owners[0]
-    paged = owners[-1]
+    parts = (head(options, wanted), owner_part(owners), shared_part(shared), block_part(blocks))
+    return "\n".join(line for part in parts for line in part)
+
+
+def head(options: argparse.Namespace, wanted: Sequences[tuple[int, int]]) -> list[str]:
     means = [fmean(column) for column in zip(*wanted, strict=True)]
-    lines = [
+    return [
         "# Claims for paged KV memory, tried on the reference server",
         "",
         f"`python benchmarks/paging_claims.py --requests {len(wanted)} --pool-tokens {options.pool_tokens}`, "
@@ -227,6 +230,12 @@ def report(
         f"{options.pool_tokens} token slots, the context limit is {CONTEXT_TOKENS} tokens. Averages are over "
         "the steps in which somebody waited.",
         "",
+    ]
+
+
+def owner_part(owners: list[Ran]) -> list[str]:
+    base, paged = owners[0], owners[-1]
+    return [
         "## Same memory, same requests",
         "",
         "| memory owned by | most at once | at once, mean | x contiguous | held slots in use | steps "
@@ -241,6 +250,11 @@ def report(
         "- The ratio follows from the lengths: a context limit of twice the size would double it. "
         "Concurrency is not speed: steps are counted, not seconds.",
         "",
+    ]
+
+
+def shared_part(shared: list[tuple[int, int, int]]) -> list[str]:
+    return [
         "## One system prompt for all",
         "",
         f"{SYSTEM_PROMPT_TOKENS} tokens of system prompt, then each request's own input; KV bytes held "
@@ -257,6 +271,11 @@ def report(
         "Claimed: 30-50 %. The share grows with the number of requests towards system / (system + own), and "
         "is small for few of them or long inputs of their own.",
         "",
+    ]
+
+
+def block_part(blocks: list[Ran]) -> list[str]:
+    return [
         "## Block size",
         "",
         "| block | tail slots, mean | bound A x (B-1), mean | tail / stored | tables, mean | at once, mean "
@@ -268,7 +287,6 @@ def report(
         "bytes an entry (a Python list). `scheduling` is the scheduler's own time, allocation included.",
         "",
     ]
-    return "\n".join(lines)
 
 
 def _ratio(ran: Ran, base: Ran) -> str:

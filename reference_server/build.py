@@ -31,6 +31,7 @@ from reference_server.runner import ModelRunner
 from reference_server.scheduler import Scheduler
 from reference_server.sizing import count_blocks
 
+WARM_UP_TOKENS = 512
 EVICT_EARLY_BLOCKS = 4
 """Cached blocks that the ailment `evict-early` leaves."""
 
@@ -55,9 +56,20 @@ def build_core(
         core = _make_core(ready, attention, allocator, preemption, metrics)
     core.state.pool_bytes = attention.cache_bytes
     core.state.device = ready.memory
+    with _as_config_error():
+        _capture(ready, core)
     metrics.attach(core.state, _cache_config(ready, num_blocks, allocator))
     startup_log.pool(config, ready, attention.cache_bytes, allocator, preemption)
     return core
+
+
+def _capture(ready: Prepared, core: EngineCore) -> None:
+    """On CUDA, record the decode step; after a first pass, in which fp8 finds its scales."""
+    if ready.config.device != "cuda" or ready.memory is None:
+        return
+    ready.memory.phase = "capture"
+    core.runner.warm_up(min(ready.config.max_num_batched_tokens, WARM_UP_TOKENS))
+    core.runner.capture(ready.config.max_num_seqs, ready.config.max_model_len)
 
 
 @contextlib.contextmanager

@@ -217,6 +217,18 @@ def _parser() -> argparse.ArgumentParser:
         default = getattr(defaults, name.lstrip("-").replace("-", "_"))
         parser.add_argument(name, default=default, help=f"{help_text} (default: {default})", **extra)
 
+    _add_engine(parser, add, defaults)
+    _add_service(parser, add, defaults)
+    _add_common(parser)
+    return parser
+
+
+Add = Callable[..., None]
+"""Adds an option whose default is the configuration's field of that name."""
+
+
+def _add_engine(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfig) -> None:
+    """Model, memory and computing."""
     add("--model", "`tiny`, made from a seed, or a directory of a real model", metavar="DIR")
     add("--allocator", "who owns KV memory", choices=ALLOCATORS)
     add(
@@ -243,26 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", "where to compute", choices=DEVICES)
     add("--attention", "which kernel reads the cache", choices=ATTENTIONS)
     add("--threads", "CPU threads of the matrix products", type=_whole(1, 1024), metavar="N")
-    add("--host", "address to bind", type=_host)
-    add("--port", "0 takes a free one", type=_whole(0, MAX_PORT), metavar="PORT")
-    parser.add_argument(
-        "--api-key-env", metavar="VAR", help="environment variable that holds the key clients must send"
-    )
-    add("--vllm-metric-names", "also export vLLM's metric names", action="store_true")
     add("--seed", "seed of the weights", type=_whole(0, 2**31 - 1), metavar="N")
-    add("--stop-with-parent", "stop when stdin ends", action="store_true")
-    add("--nice", "lower the process's priority by so much", type=_whole(0, 19), metavar="N")
-    add("--log-level", "what to log on stderr", choices=LOG_LEVELS)
-    _add_common(parser)
-    add("--max-streams", "most requests open at once; more get 429", type=_whole(1, 65536), metavar="N")
-    parser.add_argument(
-        "--request-deadline",
-        dest="request_deadline_s",
-        type=_seconds,
-        default=defaults.request_deadline_s,
-        metavar="SECONDS",
-        help=f"most time from arrival to last token (default: {defaults.request_deadline_s:g})",
-    )
     parser.add_argument(
         "--ailment",
         dest="ailments",
@@ -272,7 +265,28 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"make the server ill in a known way; repeatable: {', '.join(NAMES)}",
     )
-    return parser
+
+
+def _add_service(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfig) -> None:
+    """Address, key, process and limits."""
+    add("--host", "address to bind", type=_host)
+    add("--port", "0 takes a free one", type=_whole(0, MAX_PORT), metavar="PORT")
+    parser.add_argument(
+        "--api-key-env", metavar="VAR", help="environment variable that holds the key clients must send"
+    )
+    add("--vllm-metric-names", "also export vLLM's metric names", action="store_true")
+    add("--stop-with-parent", "stop when stdin ends", action="store_true")
+    add("--nice", "lower the process's priority by so much", type=_whole(0, 19), metavar="N")
+    add("--log-level", "what to log on stderr", choices=LOG_LEVELS)
+    add("--max-streams", "most requests open at once; more get 429", type=_whole(1, 65536), metavar="N")
+    parser.add_argument(
+        "--request-deadline",
+        dest="request_deadline_s",
+        type=_seconds,
+        default=defaults.request_deadline_s,
+        metavar="SECONDS",
+        help=f"most time from arrival to last token (default: {defaults.request_deadline_s:g})",
+    )
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Sequences
+from typing import Any
 
 import torch
 
 from reference_server.attention.backend import TokenSpan
 from reference_server.attention.graphs import DecodeGraphs
+from reference_server.attention.paged import TritonAttention
 from reference_server.kv.pool import NULL_BLOCK_ID
 from reference_server.models.llama import LlamaModel, PlanT
 from reference_server.models.tokenizer import Tokenizer
@@ -81,14 +83,13 @@ class ModelRunner:
     @torch.inference_mode()
     def capture(self, most_sequences: int, most_tokens: int) -> None:
         """On CUDA, record the decode step; elsewhere nothing happens. The pool must be in place."""
-        attention = self._model.attention
-        if self._device.type != "cuda" or attention.name != "triton":
+        model: LlamaModel[Any] = self._model
+        attention = model.attention
+        if self._device.type != "cuda" or not isinstance(attention, TritonAttention):
             return
-        from reference_server.attention.graphs import DecodeGraphs
-
-        self._model.reserve_positions(most_tokens)
+        model.reserve_positions(most_tokens)
         self._graphs = DecodeGraphs(
-            self._model.forward, attention, most_sequences=most_sequences, most_tokens=most_tokens
+            model.forward, attention, most_sequences=most_sequences, most_tokens=most_tokens
         )
 
     def _forward(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvprobe.cli.options import add_common, from_environment
@@ -59,7 +58,9 @@ def add_parser(commands: Any) -> None:
         help="exit 99 when it is found (repeatable)",
     )
     parser.add_argument(
-        "--md", metavar="FILE", type=Path, help="also write the diagnosis as Markdown, for a ticket"
+        "--md",
+        metavar="FILE",
+        help="also write the diagnosis as Markdown, for a ticket (`-`: to stdout, in place of the page)",
     )
     parser.add_argument(
         "--i-own-this-target",
@@ -80,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.paths and args.metrics is None:
         message = "there is nothing to diagnose: no PATH and no --metrics"
         raise UsageError(Problem("usage", message, "kvprobe diagnose server.log, or `-` to read stdin"))
+    from kvprobe.cli.diagnose_markdown import check
     from kvprobe.cli.logs import log_to_stderr
 
+    check(args.md, [*args.paths, args.metrics, args.model_config], json=args.json)
     with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
         diagnosis = _diagnose(args, tail_bytes)
-    if args.md is not None:
-        _write_markdown(args.md, diagnosis, args.paths)
     _show(diagnosis, args)
     return Exit.CHECK_FAILED if _fails(diagnosis, wanted) else Exit.OK
 
@@ -139,6 +140,12 @@ def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> Diagnosis:
 
 
 def _show(diagnosis: Diagnosis, args: argparse.Namespace) -> None:
+    if args.md is not None:
+        from kvprobe.cli.diagnose_markdown import STDOUT, write
+
+        write(args.md, diagnosis)
+        if args.md == STDOUT:
+            return
     if args.json:
         from kvprobe.report.document import diagnosis_document
 
@@ -153,16 +160,6 @@ def _show(diagnosis: Diagnosis, args: argparse.Namespace) -> None:
 def _title(args: argparse.Namespace) -> str:
     named = [*args.paths, *([args.metrics.partition("?")[0]] if args.metrics else [])]
     return " ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
-
-
-def _write_markdown(path: Path, diagnosis: Diagnosis, paths: list[str]) -> None:
-    from kvprobe.evidence.spool import storage_error
-    from kvprobe.report.diagnosis_markdown import markdown_of
-
-    try:
-        path.write_text(markdown_of(diagnosis), encoding="utf-8")
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
 def _fails(diagnosis: Diagnosis, wanted: list[str]) -> bool:

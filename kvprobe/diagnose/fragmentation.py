@@ -60,7 +60,9 @@ class Verdict:
     """`step` is the row of the rule that decides. `margin` = F + U - R (bytes, negative when it is short);
     `outside` is what others (and, without P, non-PyTorch memory) hold beyond a normal context;
     `outside_decides`: that amount would have been enough. `full`: the card is full by A or P, so that
-    behind fragmentation stands the budget (step 6). `limited`: a process fraction was the limit."""
+    behind fragmentation stands the budget (step 6). `limited`: a process fraction was the limit.
+    `most_free`: where the wording has no free bytes, T - A - U, more than which cannot be free; then step 4
+    means that even that is too little, and `none` that it would have been enough."""
 
     step: Step
     margin: int | None = None
@@ -69,6 +71,7 @@ class Verdict:
     own_process_known: bool = False
     full: bool = False
     limited: bool = False
+    most_free: int | None = None
 
     @property
     def deficit(self) -> int:
@@ -94,8 +97,21 @@ def judge(n: OomNumbers) -> Verdict:
     if n.total and n.requested > n.total:
         return Verdict(step="1", margin=n.total - n.requested)
     if n.free is None:
-        return Verdict(step="none")
+        return _without_free(n)
     return _with_free(n, *_limits(n))
+
+
+def _without_free(n: OomNumbers) -> Verdict:
+    """A wording without the free bytes (XPU since 2.6, an excerpt that is cut off): what is missing is not
+    zero. T - A - U bounds F from above, so "too small" can be proven and "full" cannot."""
+    if n.total is None or n.allocated is None:
+        return Verdict(step="none")
+    unallocated = n.unallocated or 0
+    most = max(0, n.total - n.allocated - unallocated)
+    margin = most + unallocated - n.requested
+    if margin < 0:
+        return Verdict(step="4", margin=margin, full=_full(n), most_free=most)
+    return Verdict(step="none", full=_full(n), most_free=most)
 
 
 def _limits(n: OomNumbers) -> tuple[int, int, bool]:

@@ -18,6 +18,7 @@ from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Role
 from kvprobe.diagnose.rules.base import finding
 from kvprobe.diagnose.rules.logs import all_rules
 from kvprobe.diagnose.rules.logs.base import LogCandidate
+from kvprobe.evidence.events import Event
 
 _SURE = {"certain": 0, "likely": 1, "suspected": 2}
 _GENERAL = {
@@ -30,6 +31,7 @@ _GENERAL = {
     "kv_pool_idle": 1,
 }
 """By how much an id is less specific than the others: a tie-breaker, and a step at equal confidence."""
+_FULL_POOL = 0.9
 _MAX_EVIDENCE = 6
 _MAX_FINDINGS = 8
 _MAX_REMEDIES = 5
@@ -60,7 +62,13 @@ def _healthy(view: LogView, named: list[Finding], open_end: Finding | None) -> b
     """An engine that says it serves, and nothing that speaks against it."""
     if named or open_end is not None:
         return False
-    return bool(view.all("engine_stats", "serving"))
+    stats = view.all("engine_stats")
+    return bool(view.all("serving")) or len(stats) > 1 or any(not _strained(e) for e in stats)
+
+
+def _strained(stats: Event) -> bool:
+    """A full pool or a queue in a single line: no proof of trouble, and none of health."""
+    return (stats.get("kv_usage") or 0.0) >= _FULL_POOL or bool(stats.get("waiting"))
 
 
 def _order(c: LogCandidate, kept: list[LogCandidate]) -> tuple[int, int, int, bool, int, int]:

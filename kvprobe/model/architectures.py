@@ -1,4 +1,4 @@
-"""The family of a configuration that names no `model_type`: by its architecture's class, or by its keys alone.
+"""The family of a configuration without `model_type`: by its architecture's class, or by its keys alone.
 
 Published files name both. Files written by hand, and some that engines write, name only the class, such as
 `Qwen3MoeForCausalLM`, whose stem is the model_type in other letters; or nothing at all. Without any name only
@@ -15,13 +15,14 @@ from kvprobe.model.families import latent, plain, windows
 from kvprobe.model.families.geometry import HEADS, KV_HEADS, LAYERS
 from kvprobe.model.families.table import ALIASES, FAMILIES, WRAPPED, Family
 
-_ENDING = re.compile(r"(?:For[A-Z][A-Za-z]{1,40}|LMHeadModel|LMModel|Model)\Z")
+_ENDING = re.compile(r"(?:For[A-Z][A-Za-z]{1,40}|LMHeadModel|Model)\Z")
 _OTHER_STEMS = {"rw": "RefinedWeb", "deepseek": "llama", "dsv32": "deepseek_v32"}
 _MAX_NAME_CHARS = 200
 
 _PLAIN_KEYS = frozenset((*LAYERS, *HEADS, *KV_HEADS))
 _OTHER_LAYOUTS = re.compile(
-    r"mamba|ssm|linear_|conv|attn_|attention_chunk|hybrid|kv_shared|block_configs|compress|use_cla|rwkv|lru"
+    r"mamba|ssm|linear_|conv|attn_layer|attn_type|full_attn|attention_chunk|hybrid|kv_shared"
+    r"|block_configs|compress|use_cla|rwkv|lru"
     r"|layers_block_type|block_types|no_rope|global_|encoder|decoder|swa_|interleave|index_"
 )
 """Keys that say that some layers keep their cache in another way."""
@@ -44,8 +45,11 @@ def type_of_architecture(name: str) -> str | None:
 def family_of_keys(config: Mapping[str, object]) -> tuple[Family, str] | None:
     """How to read a nameless configuration, and what to say of it; null where its keys leave doubt."""
     if config.get("kv_lora_rank") is not None and not _seen(config, allowed=("index_",)):
-        return Family("by its keys", latent.mla), "kv_lora_rank is there: read as MLA in every layer"
-    if _seen(config) or any(config.get(name) is not None for name in ("kv_lora_rank", "sliding_window_pattern")):
+        return Family(
+            "by its keys", latent.mla_or_sparse
+        ), "kv_lora_rank is there: read as MLA in every layer"
+    doubtful = ("kv_lora_rank", "sliding_window_pattern")
+    if _seen(config) or any(config.get(name) is not None for name in doubtful):
         return None
     if config.get("layer_types") is not None:
         return Family("by its keys", windows.by_layer_types(None)), "read as attention by `layer_types`"
@@ -62,7 +66,7 @@ def _seen(config: Mapping[str, object], allowed: tuple[str, ...] = ()) -> bool:
         value not in (None, False)
         and key not in _PLAIN_KEYS
         and _OTHER_LAYOUTS.search(key[:_MAX_NAME_CHARS])
-        and not key.startswith(allowed or "\0")
+        and not (allowed and key.startswith(allowed))
         for key, value in config.items()
     )
 

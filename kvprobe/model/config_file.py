@@ -19,20 +19,32 @@ def read_json_object(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> dict[s
     return parse_json_object(read_bounded(path, max_bytes=max_bytes), str(path))
 
 
-def read_bounded(path: Path, *, max_bytes: int) -> bytes:
-    """The bytes of a regular file of at most `max_bytes`."""
-    if path.exists() and not path.is_file():
+def refuse_special(path: Path) -> None:
+    """Refuse pipes, devices and sockets, which could be read for ever or never answer."""
+    try:
+        special = path.exists() and not path.is_file()
+    except (OSError, ValueError):
+        # A name that the system cannot even look up; opening it says why.
+        return
+    if special:
         _fail(
             "not_a_file",
             f"{path.name} is no regular file",
             "give a config.json, a .gguf file or a directory",
             path,
         )
+
+
+def read_bounded(path: Path, *, max_bytes: int) -> bytes:
+    """The bytes of a regular file of at most `max_bytes`."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError:
         _fail("model_not_found", "there is no such file", "check the path given to --model", path)
+    except ValueError:
+        _fail("model_not_found", "there is no file of that name", "check the path given to --model", path)
     except OSError as error:
         _fail("model_unreadable", f"cannot be read: {error.strerror}", "check the file's permissions", path)
     if len(data) > max_bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.model.config_file import refuse_special
 
 Value = int | float | bool | str | list[int] | list[float] | list[bool]
 
@@ -99,6 +100,7 @@ class GgufHeader:
 
 def read_header(path: Path) -> GgufHeader:
     """The header of `path`. Raises UsageError for a file that is no GGUF, is cut off, or lies."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:

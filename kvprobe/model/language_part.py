@@ -96,7 +96,7 @@ def _nameless(
     if by_keys is None:
         refuse_unknown(config, None, source)
     family, said = by_keys
-    assumptions.append(f"no model_type in the configuration: {said}; a model of another layout costs otherwise")
+    assumptions.append(f"no model_type in the configuration: {said}; another layout costs otherwise")
     fields = Fields(config, source=source, assumptions=assumptions)
     return LanguagePart(fields=fields, family=family, model_type="unnamed", multimodal=multimodal)
 

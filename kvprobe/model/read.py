@@ -19,6 +19,7 @@ from kvprobe.model.language_part import find_language_part
 from kvprobe.model.quantised import kv_cache_scheme, quantization_name
 from kvprobe.model.spec import ModelSpec
 
+_SHOWN_PATH_CHARS = 200
 _DTYPES = {
     "bfloat16": "bfloat16",
     "float16": "float16",
@@ -37,13 +38,26 @@ def read_model(path: str | Path) -> ModelSpec:
     Raises UsageError when the file is missing, broken or hostile, or its layout is not known.
     """
     file = Path(path)
-    if file.is_dir():
+    if _is_dir(file):
         return _read_directory(file)
     if file.suffix.lower() == ".gguf":
         from kvprobe.model.gguf_model import read_gguf
 
         return read_gguf(file)
     return model_from_config(read_json_object(file), name=_name(file), source=str(file))
+
+
+def _is_dir(file: Path) -> bool:
+    try:
+        return file.is_dir()
+    except OSError as error:
+        problem = Problem(
+            code="model_unreadable",
+            message=f"cannot be read: {error.strerror}",
+            fix="check the path given to --model",
+            path=str(file)[:_SHOWN_PATH_CHARS],
+        )
+        raise UsageError(problem) from None
 
 
 def _name(file: Path) -> str:

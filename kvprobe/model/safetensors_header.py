@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.model.config_file import refuse_special
 
 MAX_HEADER_BYTES = 25_000_000
 """The format allows 100 MB; the largest published headers have a few, and memory must stay bounded."""
@@ -74,6 +75,7 @@ def read_tensors(path: Path) -> list[Tensor]:
 
 def _header(path: Path) -> tuple[tuple[int, int], dict[str, object]]:
     """(file size, header length) and the parsed header."""
+    refuse_special(path)
     try:
         with path.open("rb") as file:
             total = path.stat().st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from kvprobe.model.safetensors_header import Tensor, read_tensors
 _INDEX = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_FILES = 8192
+_SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})\.safetensors\Z")
 _SCALES = (
     "_scale",
     "_scale_inv",
@@ -81,7 +83,28 @@ def weights_of(place: Path) -> WeightInfo:
     folder = place if place.is_dir() else place.parent
     if files[0].name == _INDEX:
         return _indexed(folder, files[0])
+    if place.is_dir():
+        _complete(folder, files)
     return _summed(folder, files)
+
+
+def _complete(folder: Path, files: list[Path]) -> None:
+    """Refuse a set of shards of which the names themselves say that some are absent."""
+    named = [found for file in files if (found := _SHARD.search(file.name))]
+    for total in sorted({found[2] for found in named}):
+        here = {int(found[1]) for found in named if found[2] == total}
+        absent = sorted(set(range(1, min(int(total), _MAX_FILES) + 1)) - here)
+        if absent:
+            raise UsageError(_missing(len(absent), int(total), f"number {absent[0]:05}", folder))
+
+
+def _missing(absent: int, total: int, which: str, place: Path) -> Problem:
+    return Problem(
+        code="missing_shard",
+        message=f"{absent} of {total} shards are missing, such as {which}",
+        fix="finish the download, or give --weights SIZE with a config.json",
+        path=str(place),
+    )
 
 
 def _summed(folder: Path, files: list[Path]) -> WeightInfo:
@@ -124,14 +147,7 @@ def _indexed(folder: Path, index: Path) -> WeightInfo:
             quantization=_stated_quantization(folder),
             source=f"total_size of {index.name}; the shards are not here",
         )
-    raise UsageError(
-        Problem(
-            code="missing_shard",
-            message=f"{len(absent)} of {len(files)} shards are missing, such as {absent[0]}",
-            fix="finish the download, or give --weights SIZE with a config.json",
-            path=str(index),
-        )
-    )
+    raise UsageError(_missing(len(absent), len(files), absent[0], index))
 
 
 def _shard_names(index: Path, weight_map: object) -> list[str]:

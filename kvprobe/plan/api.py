@@ -98,6 +98,10 @@ def load_model(model: Model) -> ModelSpec:
     from kvprobe.model.read import model_from_config, read_model
 
     if isinstance(model, str | Path):
+        if not str(model):
+            raise UsageError(
+                Problem("no_model", "--model is empty", "give a directory, config.json or FILE.gguf")
+            )
         return read_model(model)
     name = model.get("_name_or_path") or model.get("model_type") or "model"
     return model_from_config(dict(model), name=str(name), source="a configuration given in Python")

@@ -11,8 +11,9 @@ from kvprobe.plan.flags.recommend import Advice, advise
 from kvprobe.plan.kv_cost import KVCost
 from kvprobe.plan.ladder import ladder
 from kvprobe.plan.lengths import Lengths
-from kvprobe.plan.pool import ByteRange, Pool
+from kvprobe.plan.pool import ByteRange
 from kvprobe.plan.price import cost_of
+from kvprobe.plan.reasons import complete
 from kvprobe.plan.request import PlanRequest
 from kvprobe.plan.solve import Solution, solve
 from kvprobe.plan.terms import Budget, Term
@@ -26,7 +27,7 @@ def plan_document(request: PlanRequest, *, claim: ByteRange | None = None) -> d.
     """The whole plan for one model. Raises UsageError for settings that no engine could run."""
     solution = solve(request)
     reasons: dict[str, str] = {}
-    return d.PlanDocument(
+    document = d.PlanDocument(
         fits=_fits(solution, reasons),
         verdict=verdict_of(solution),
         model=_model(request.spec),
@@ -49,6 +50,8 @@ def plan_document(request: PlanRequest, *, claim: ByteRange | None = None) -> d.
         assumptions=assumptions_of(solution),
         reasons=reasons,
     )
+    complete(document, solution)
+    return document
 
 
 def _fits(solution: Solution, reasons: dict[str, str]) -> bool | None:
@@ -170,23 +173,7 @@ def _pool(solution: Solution, reasons: dict[str, str]) -> d.PoolPart:
             found.max_concurrency_range = (round(low.max_concurrency, 4), round(high.max_concurrency, 4))
     if solution.banded:
         reasons["pool"] = "counts are ranges: a term of the budget is only known as a range"
-    for name in (
-        "num_blocks",
-        "tokens",
-        "full_tokens",
-        "swa_tokens",
-        "state_slots",
-        "groups",
-        "num_cpu_blocks",
-        "parts_bytes",
-    ):
-        if getattr(pool, name) is None:
-            reasons[f"pool.{name}"] = f"{_allocator(pool)} has no such thing for this model"
     return found
-
-
-def _allocator(pool: Pool) -> str:
-    return "the plain formula" if pool.engine == "formula" else f"the allocator of {pool.engine}"
 
 
 def _ends(low: int | None, high: int | None) -> tuple[int, int] | None:

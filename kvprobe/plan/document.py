@@ -1,7 +1,7 @@
 """The shape of `plan --json` (`kvprobe.plan/1`): what the terminal page and the HTML page read as well.
 
 Sizes are bytes, lengths tokens. Null means that a thing does not exist or is not known; `reasons` says which
-and why, by its dotted path.
+and why, by its dotted path. A `range` that is null stands beside an exact number: nothing is open.
 """
 
 from __future__ import annotations

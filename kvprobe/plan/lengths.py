@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import NormalDist
@@ -18,6 +18,10 @@ from kvprobe.errors import Problem, UsageError
 
 STEPS = 2_000
 """Points that stand for a distribution given by formula: each carries 1/2000 of the requests."""
+TAIL_HALVINGS = 14
+"""How often the last of these steps is halved: rare giants decide how many requests are safe."""
+TOP = 1 - 0.5 / STEPS
+"""The quantile that is called the longest request where no max is given."""
 MAX_TOKENS = 2**40
 _Z = NormalDist()
 _FIX = (
@@ -31,7 +35,8 @@ class Lengths:
     """Tokens per request as sorted distinct `tokens` with `weights` that sum to 1.
 
     `p50_tokens`, `p95_tokens` and `max_tokens` are what the specification says where it says so, else
-    the distribution's own. `requests` is how many were counted, null for a formula.
+    the distribution's own; of a formula without an end `max_tokens` is its quantile 0.99975, and `tokens` go
+    beyond. `requests` is how many were counted, null for a formula.
     """
 
     spec: str
@@ -113,6 +118,8 @@ def parse_lengths(spec: str) -> Lengths:
     """
     from pathlib import Path
 
+    if not spec.strip():
+        raise _bad(spec, "is empty")
     kind, _, rest = spec.partition(":")
     if kind in _FORMS:
         return _FORMS[kind](spec, rest)
@@ -154,6 +161,7 @@ def _lognormal(spec: str, rest: str) -> Lengths:
     if "p50" in named:
         named["median"] = named.pop("p50")
     centre = named.get("median"), named.get("mean")
+    _two_and_in_order(spec, named)
     sigma = named.get("sigma")
     if sigma is None and centre[0] and "p95" in named:
         sigma = math.log(named["p95"] / centre[0]) / _Z.inv_cdf(0.95)
@@ -166,10 +174,23 @@ def _lognormal(spec: str, rest: str) -> Lengths:
     if longest is not None:
         note = f"lognormal cut at its max of {longest:,.0f} tokens: longer draws count as max"
     else:
-        note = f"lognormal without a max: its tail is represented up to the quantile {1 - 0.5 / STEPS}"
+        note = f"lognormal without a max: `max` is its quantile {TOP}; longer draws count in the chances"
     return _sampled(
         spec, lambda q: min(math.exp(mu + sigma * _Z.inv_cdf(q)), longest or MAX_TOKENS), (note,), named
     )
+
+
+def _two_and_in_order(spec: str, named: dict[str, float]) -> None:
+    """Two of median, mean, sigma and p95, no more; a max is the longest, a mean above its median."""
+    shape = [name for name in ("median", "mean", "sigma", "p95") if name in named]
+    if len(shape) > 2:
+        raise _bad(spec, f"gives {', '.join(shape)}: two of them decide a lognormal", "leave one out")
+    most = named.get("max")
+    above = next((n for n in ("median", "mean", "p95") if most is not None and named.get(n, 0) > most), None)
+    if above is not None:
+        raise _bad(spec, f"has a max below its {above}", f"give a max of {named[above]:,.0f} or more")
+    if named.get("mean", math.inf) < named.get("median", 0):
+        raise _bad(spec, "has a mean below its median: no lognormal has", "check which is which")
 
 
 def _quantiles(spec: str, rest: str) -> Lengths:
@@ -179,6 +200,11 @@ def _quantiles(spec: str, rest: str) -> Lengths:
     knots = sorted((_share(spec, name), value) for name, value in named.items() if name not in ("min", "max"))
     if not knots:
         raise _bad(spec, "names no quantile", "write p50=1000,p95=8000,max=32000")
+    if len(knots) == 1 and longest is None:
+        name = f"p{100 * knots[0][0]:g}={knots[0][1]:g}"
+        raise _bad(
+            spec, "says nothing of the longer requests", f"write {name},max=... or fixed:{knots[0][1]:g}"
+        )
     values = [shortest, *(v for _, v in knots), *([longest] if longest is not None else [])]
     if any(a > b for a, b in pairwise(values)):
         raise _bad(spec, "has quantiles that fall: a higher one is a longer request", "order them")
@@ -190,7 +216,7 @@ def _between(knots: list[tuple[float, float]], longest: float | None) -> str:
     tail = (
         f"above it up to max at an even pace in ln(tokens) (max {longest:,.0f})"
         if longest is not None
-        else f"above it the last slope goes on up to the quantile {1 - 0.5 / STEPS}"
+        else f"above it the last slope goes on, and `max` is the quantile {TOP}"
     )
     names = ", ".join(f"p{100 * q:g}" for q, _ in knots)
     return f"lengths between {names} follow a lognormal through them; {tail}"
@@ -238,15 +264,32 @@ def _sampled(
     named: dict[str, float] | None = None,
 ) -> Lengths:
     """The distribution at even steps of its quantile function; named quantiles stay as given."""
-    points = [max(1, round(quantile((i + 0.5) / STEPS))) for i in range(STEPS)]
-    found = from_counts(spec, "user", ((t, 1.0) for t in points), None, assumptions)
+    points = ((min(MAX_TOKENS, max(1, round(quantile(q)))), weight) for q, weight in _steps())
+    found = from_counts(spec, "user", points, None, assumptions)
     given = named or {}
     return _with_quantiles(
         found,
         round(given.get("p50", given.get("median", quantile(0.5)))),
         round(given.get("p95", quantile(0.95))),
-        round(given.get("max", quantile(1 - 1e-9) if named is None else found.max_tokens)),
+        round(given.get("max", quantile(1 - 1e-9 if named is None else TOP))),
     )
+
+
+def _steps() -> Iterator[tuple[float, float]]:
+    """Where a quantile function is asked, and the weight of each point; the last step is split finely.
+
+    With even steps alone no draw of a lognormal went beyond its quantile 0.99975, and a promise of 1 % was
+    one of 1.5 %.
+    """
+    width = 1 / STEPS
+    for number in range(STEPS - 1):
+        yield (number + 0.5) * width, width
+    left = 1 - width
+    for _ in range(TAIL_HALVINGS):
+        width /= 2
+        yield left + width / 2, width
+        left += width
+    yield 1 - width / 2, width
 
 
 def _share(spec: str, name: str) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.model.spec import ModelSpec
@@ -12,8 +13,11 @@ from kvprobe.plan.engines import ENGINES
 from kvprobe.plan.lengths import Lengths, parse_lengths
 from kvprobe.plan.pool import ByteRange, EngineOptions
 from kvprobe.plan.request import DEFAULT_PREEMPTION, PlanRequest
-from kvprobe.plan.sizes import is_decimal_unit, is_size, parse_exact, parse_size
+from kvprobe.plan.sizes import has_unit, is_decimal_unit, is_size, parse_exact, parse_size
 from kvprobe.summary.units import size
+
+if TYPE_CHECKING:
+    from kvprobe.model.devices import Device
 
 T = TypeVar("T")
 Size = str | int
@@ -117,10 +121,17 @@ class _Reader:
         return None
 
     def word(self, name: str, known: tuple[str, ...]) -> str | None:
+        """One of the known words, in any case of its letters."""
         value = getattr(self.settings, name)
-        if value is None or value in known:
-            return None if value is None else str(value)
-        self._bad(_option(name), f"`{value}`", f"one of: {', '.join(known)}")
+        if value is None:
+            return None
+        text = str(value).strip().lower()
+        if text in known:
+            return text
+        near = get_close_matches(text, known, n=1)
+        listed = f"one of: {', '.join(known)}"
+        fix = f"did you mean `{near[0]}`? known: {', '.join(known)}" if near else f"write {listed}"
+        self.problems.append(Problem("bad_value", f"{_option(name)}: `{value}` is not {listed}", fix))
         return None
 
     def attempt(self, read: Callable[[], T]) -> T | None:
@@ -186,20 +197,42 @@ def _gpu(read: _Reader) -> tuple[ByteRange | None, str, str | None, str | None]:
     if given is None:
         return None, "user", None, None
     if isinstance(given, int):
-        return read.size("gpu"), "user", None, f"{given} B"
-    if not is_size(given):
-        from kvprobe.model.devices import device
-
-        found = read.attempt(lambda: device(given))
-        if found is None:
-            return None, "table", None, given
+        return _some(read, read.size("gpu")), "user", None, f"{given} B"
+    found = None if has_unit(given) else _device(read, given)
+    if found is not None:
         memory = f"{found.name}: {size(found.memory_bytes)} ({found.memory_source})"
         return ByteRange.of(found.memory_bytes), "table", memory, found.name
-    total = read.size("gpu")
+    if not is_size(given):
+        return None, "table", None, given
+    total = _some(read, read.size("gpu"))
     note = None
     if total is not None and is_decimal_unit(given):
         note = f"{given} is taken as powers of ten: {total.nominal:,} bytes, {size(total.nominal)}"
     return total, "user", note, given
+
+
+def _device(read: _Reader, name: str) -> Device | None:
+    """The GPU of that name; null for a number that is none (a size without its unit), which is an error."""
+    from kvprobe.model.devices import device
+
+    if name.strip()[:1] in ("-", "+"):
+        read.attempt(lambda: parse_size(name, "--gpu"))
+        return None
+    if not is_size(name):
+        return read.attempt(lambda: device(name))
+    try:
+        return device(f"RTX {name}" if name.strip().isdigit() else name)
+    except UsageError:
+        return None
+
+
+def _some(read: _Reader, total: ByteRange | None) -> ByteRange | None:
+    if total is not None and total.hi <= 0:
+        read.problems.append(
+            Problem("bad_size", "--gpu: a card without memory", "write a size such as 80GiB")
+        )
+        return None
+    return total
 
 
 def _engine_options(read: _Reader) -> EngineOptions:

@@ -59,8 +59,14 @@ def is_decimal_unit(text: str) -> bool:
     return found is not None and _BY_NAME.get(found[3].lower(), "") in ("KB", "MB", "GB", "TB")
 
 
+def has_unit(text: str) -> bool:
+    """Is it a number with a unit of size (and not a name such as `4090` or `6000 ada`)?"""
+    found = _SIZE.fullmatch(text.strip())
+    return found is not None and found[3].lower() in _BY_NAME
+
+
 def is_size(text: str) -> bool:
-    """Does it look like a size (and not like the name of a device)?"""
+    """Does it look like a size, be it without a unit or with a wrong one?"""
     return _SIZE.fullmatch(text.strip()) is not None
 
 

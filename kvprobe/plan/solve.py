@@ -201,7 +201,7 @@ def _capacity(
 def _lengths(request: PlanRequest) -> Lengths | None:
     """The lengths that the server would admit: longer ones are cut at the context limit."""
     lengths, limit = request.lengths, request.options.max_model_len
-    if lengths is None or limit is None or lengths.max_tokens <= limit:
+    if lengths is None or limit is None or lengths.tokens[-1] <= limit:
         return lengths
     return lengths.capped(limit)
 
@@ -210,7 +210,7 @@ def _caps(request: PlanRequest, pool: Pool) -> list[tuple[int, str]]:
     options = request.options
     caps = [
         (options.max_num_seqs, "--max-num-seqs"),
-        (options.max_running_requests, "--max-running-requests"),
+        (options.max_running_requests if request.engine == "sglang" else None, "--max-running-requests"),
         (pool.max_requests, "the slots of the pool"),
     ]
     return [(number, name) for number, name in caps if number is not None]

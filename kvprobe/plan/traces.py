@@ -32,6 +32,8 @@ def read_lengths(path: Path, spec: str) -> Lengths:
     """The lengths that `path` holds. Raises UsageError naming what is wrong and where."""
     if path.is_dir():
         return _run_lengths(path, spec)
+    if not path.is_file():  # a pipe without a writer would wait for ever
+        raise _bad(path, "is no regular file", "write the trace to a file first")
     if path.name == "requests.parquet":
         return _parquet_lengths(path, spec)
     try:

@@ -8,8 +8,8 @@ from kvprobe.model.spec import Attention
 from kvprobe.plan.claims import PlanWarning, claimed
 from kvprobe.plan.ladder import MOST_SHARE, smallest_utilisation
 from kvprobe.plan.pool import ByteRange
-from kvprobe.plan.request import PlanRequest
 from kvprobe.plan.solve import Solution
+from kvprobe.plan.unused import unused
 from kvprobe.summary.units import percent, size, whole
 
 FOUR_BIT = ("gptq", "awq", "nvfp4", "mxfp4", "bitsandbytes", "4bit", "int4", "q4", "w4a16", "fp4")
@@ -31,7 +31,7 @@ def warnings_of(solution: Solution, claim: ByteRange | None = None) -> tuple[Pla
         _splits,
         _shared_k_v,
         _fitting,
-        _unused,
+        unused,
     ):
         found += check(solution)
     return tuple(found)
@@ -203,34 +203,6 @@ def _fitting(solution: Solution) -> Iterator[PlanWarning]:
         )
 
 
-_UNUSED: tuple[tuple[str, str, Callable[[PlanRequest], bool], str], ...] = (
-    (
-        "margin",
-        "--margin",
-        lambda r: r.engine in ("vllm", "sglang", "trtllm", "lmdeploy"),
-        "lower the engine's own share instead",
-    ),
-    (
-        "utilisation",
-        "--gpu-memory-utilization",
-        lambda r: r.engine not in ("vllm", "reference"),
-        "it is a setting of vLLM: name the engine with --engine vllm",
-    ),
-    (
-        "mem_fraction_static",
-        "--mem-fraction-static",
-        lambda r: r.engine != "sglang",
-        "it is a setting of SGLang",
-    ),
-    (
-        "kv_fraction",
-        "--kv-fraction",
-        lambda r: r.engine not in ("trtllm", "lmdeploy"),
-        "it is a setting of TensorRT-LLM and LMDeploy",
-    ),
-)
-
-
 def _oversubscribed(solution: Solution) -> Iterator[PlanWarning]:
     """llama.cpp's slots over one shared cache: each advertises all of it."""
     pool = solution.pool
@@ -243,11 +215,3 @@ def _oversubscribed(solution: Solution) -> Iterator[PlanWarning]:
             f"{whole(pool.tokens)}: {pool.max_requests:.1f} times oversubscribed",
             fix="when it is full, requests end with an error: raise --ctx, or --no-kv-unified",
         )
-
-
-def _unused(solution: Solution) -> Iterator[PlanWarning]:
-    request = solution.request
-    for field, option, unused, fix in _UNUSED:
-        if getattr(request, field) is not None and (request.available_kv is not None or unused(request)):
-            why = "--available-kv overrides it" if request.available_kv is not None else fix
-            yield PlanWarning(code="not_used", text=f"{option} has no part in this budget", fix=why)

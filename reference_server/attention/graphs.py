@@ -29,7 +29,7 @@ WARM_PASSES = 2
 
 def record_cuda(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     """Capture `step`; what is returned replays it and gives the tensor that it wrote."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_PASSES):

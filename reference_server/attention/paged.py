@@ -72,7 +72,9 @@ class PagedBackend:
     def _tables(self, spans: list[TokenSpan], group: int) -> torch.Tensor:
         """Block tables side by side, filled up with the null block."""
         wide = max((len(span.tables[group]) for span in spans), default=0)
-        padded = [[*span.tables[group], *[NULL_BLOCK_ID] * (wide - len(span.tables[group]))] for span in spans]
+        padded = [
+            [*span.tables[group], *[NULL_BLOCK_ID] * (wide - len(span.tables[group]))] for span in spans
+        ]
         return torch.tensor(padded, dtype=torch.int32, device=self.device)
 
 
@@ -136,6 +138,7 @@ class VarlenAttention(PagedBackend):
 
     def attend(self, layer: int, queries: torch.Tensor, plan: PagedPlan) -> torch.Tensor:
         place, store = self.places[layer], self.store
+        assert plan.starts is not None
         out = torch.zeros_like(queries)
         left = -1 if place.window is None else place.window - 1
         found = self._varlen(

@@ -35,7 +35,7 @@ class HostBlocks:
 
 
 class KVStore:
-    """K and V of every block. Raises RuntimeError (`torch.OutOfMemoryError` on CUDA) when there is no memory."""
+    """K and V of every block. Raises RuntimeError (on CUDA `torch.OutOfMemoryError`) without memory."""
 
     def __init__(
         self,

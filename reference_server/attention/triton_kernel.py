@@ -23,7 +23,7 @@ PLAIN, FP8, INT8 = 0, 1, 2
 """How numbers become fp32: by themselves, times one scale, times the scale of each vector."""
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _decode(
     queries: Any,
     keys: Any,

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from reference_server.errors import ConfigError
-from reference_server.models.fields import read_json_object
 from reference_server.models.families import Recipe
+from reference_server.models.fields import read_json_object
 from reference_server.models.weights import LayerWeights, LlamaWeights
 
 SINGLE = "model.safetensors"

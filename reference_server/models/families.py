@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reference_server.errors import ConfigError
 from reference_server.models.fields import Fields
 from reference_server.models.rope import RopeScaling
 from reference_server.models.shape import LlamaConfig

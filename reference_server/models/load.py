@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -62,9 +63,9 @@ def on_device(weights: LlamaWeights, device: str) -> LlamaWeights:
         return move(part) if isinstance(part, torch.Tensor) else part
 
     def move_layer(layer: LayerWeights) -> LayerWeights:
-        names = LayerWeights.__dataclass_fields__
-        parts = {name: getattr(layer, name) for name in names}
-        return LayerWeights(**{n: None if p is None else move_any(p) for n, p in parts.items()})
+        parts = ((name, getattr(layer, name)) for name in LayerWeights.__dataclass_fields__)
+        moved: dict[str, Any] = {name: move_any(part) for name, part in parts if part is not None}
+        return replace(layer, **moved)
 
     embedding = move(weights.embedding)
     tied = weights.head is weights.embedding

@@ -41,7 +41,8 @@ class TextTokenizer:
         self.vocabulary_size = vocabulary_size
         if self._fast.get_vocab_size() > vocabulary_size:
             raise ConfigError(
-                f"{directory}: the tokenizer has {self._fast.get_vocab_size()} tokens, the model {vocabulary_size}"
+                f"{directory}: the tokenizer has {self._fast.get_vocab_size()} tokens, "
+                f"the model {vocabulary_size}"
             )
         self._bytes = _bytes_of_tokens(self._fast, raw, vocabulary_size, str(directory))
         settings = _optional(directory / "tokenizer_config.json")

@@ -126,7 +126,13 @@ def _load(path: Path) -> ctypes.CDLL:
     loaded.packed_bytes.restype = ctypes.c_int64
     loaded.packed_bytes.argtypes = [ctypes.c_int64] * 3
     loaded.pack.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_void_p] * 2
-    loaded.matmul.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
+    loaded.matmul.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+    ]
     for name in ("attend", "store_kv"):
         getattr(loaded, name).argtypes = [ctypes.c_void_p] * 3
     loaded.decode_layers.argtypes = [ctypes.c_void_p] * 2

@@ -1,6 +1,6 @@
 """What only a GPU can show: parity with the CPU, capacity, decode and prefill against the hardware's limits.
 
-Run by check.sh. Writes check.json and check.md after every part, so that an interrupted run leaves what it has.
+Run by check.sh. Writes check.json and check.md after every part: an interrupted run leaves what it has.
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ def random_8b() -> LlamaWeights:
         )
         for _ in range(s.layers)
     ]
-    return LlamaWeights(matrix(s.vocabulary_size, s.hidden), layers, ones, matrix(s.vocabulary_size, s.hidden))
+    return LlamaWeights(
+        matrix(s.vocabulary_size, s.hidden), layers, ones, matrix(s.vocabulary_size, s.hidden)
+    )
 
 
 def speed() -> dict[str, Any]:
@@ -260,7 +262,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing was checked", file=sys.stderr)
         return 1
-    results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "parts": {}}
+    results: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "parts": {},
+    }
     failed = False
     for name, part in PARTS.items():
         started = time.monotonic()

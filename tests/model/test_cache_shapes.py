@@ -34,6 +34,9 @@ def _kept(part: Part, tokens: int) -> float:
 @pytest.mark.parametrize("row", _ROWS, ids=[row["model_type"] for row in _ROWS])
 def test_cache_of_the_modelling_code(row: dict[str, Any]) -> None:
     model_type, config = row["model_type"], row["config"]
+    if model_type in ("deepseek_v3", "kimi_k2"):
+        # Their class ignores these keys, which no published file of that type has; engines read them as V3.2.
+        config = {key: value for key, value in config.items() if not key.startswith("index_")}
     spec = model_from_config({**config, "model_type": model_type}, name="tiny", source="config.json")
     k = kv_dtype("fp32", model_dtype="float32")
     found = parts(spec, k, k, tp=1)

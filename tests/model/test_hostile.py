@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from functools import partial
 from pathlib import Path
@@ -181,3 +182,16 @@ def _cost(config: dict[str, Any]) -> None:
     spec = model_from_config(config, name="any", source="config.json")
     k, v = c.formats(spec)
     assert bytes_at(spec, 100, k, v) >= 0
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for name in ("model.gguf", "config.json"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UsageError, match="no regular file"):
+            read_model(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b"])
+def test_a_name_that_cannot_be_is_no_internal_error(name: str) -> None:
+    with pytest.raises(UsageError):
+        read_model(name)

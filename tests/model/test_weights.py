@@ -171,3 +171,12 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     path.write_bytes(struct.pack("<Q", len(data)) + data)
     error = c.refusal(lambda: read_tensors(path))
     assert error is None or error.problems[0].fix
+
+
+def test_a_shard_that_the_names_miss_is_an_error_without_an_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(c.LLAMA_3_8B))
+    size = write(tmp_path / "model-00001-of-00002.safetensors", {"a": ("BF16", [4])})
+    with pytest.raises(UsageError, match="1 of 2 shards are missing, such as number 00002"):
+        read_model(tmp_path)
+    size += write(tmp_path / "model-00002-of-00002.safetensors", {"b": ("BF16", [4])})
+    assert weight_bytes(tmp_path).bytes == size

@@ -80,7 +80,7 @@ def hidden_and_heads(fields: Fields) -> tuple[int, int]:
         return fields.size(*HIDDEN), fields.size(*HEADS)
     query = fields.optional(*HEADS)
     if query is None:
-        fields.assume(f"num_attention_heads is not in the configuration: the cache does not depend on it, {kv}")
+        fields.assume("num_attention_heads is not in the configuration: the cache does not depend on it")
         query = kv
     hidden = fields.optional(*HIDDEN)
     if hidden is None:

@@ -33,18 +33,14 @@ def latent(fields: Fields, query_heads: int, indexer_dim: int | None = None) -> 
 def _plain_width(fields: Fields, key: str) -> int:
     given = fields.optional(key, low=0)
     if given is None:
-        fields.assume(f"{key} is not in the configuration: {_PLAIN_DIM}, which only a decompressed cache depends on")
+        fields.assume(
+            f"{key} is not in the configuration: {_PLAIN_DIM}, which only a decompressed cache depends on"
+        )
     return _PLAIN_DIM if given is None else given
 
 
 def mla(fields: Fields) -> Reading:
-    """DeepSeek V2, V3, R1, Kimi K2, MiniCPM3: every layer latent; MTP layers are drafts.
-
-    A file of V3's type that has an indexer's width is V3.2, which was first published under that type.
-    """
-    if fields.has("index_head_dim"):
-        fields.assume("index_head_dim is in the configuration: read with the sparse indexer, as DeepSeek V3.2")
-        return sparse(fields)
+    """DeepSeek V2, V3, R1, Kimi K2, MiniCPM3: every layer latent; MTP layers are drafts."""
     count, query = layer_count(fields), fields.size(*HEADS)
     mixer = latent(fields, query)
     return Reading(
@@ -53,6 +49,14 @@ def mla(fields: Fields) -> Reading:
         hidden_size=fields.size(*HIDDEN),
         query_heads=query,
     )
+
+
+def mla_or_sparse(fields: Fields) -> Reading:
+    """DeepSeek V3, Kimi K2; with an indexer's width it is V3.2, which engines tell by that key alone."""
+    if not fields.has("index_head_dim"):
+        return mla(fields)
+    fields.assume("index_head_dim is in the configuration: read with the sparse indexer, as V3.2")
+    return sparse(fields)
 
 
 def longcat(fields: Fields) -> Reading:

@@ -14,6 +14,7 @@ from kvprobe.model.families.geometry import (
     read_heads,
     uniform,
 )
+from kvprobe.model.families.windows import by_layer_types
 from kvprobe.model.fields import Fields
 from kvprobe.model.spec import Layer
 
@@ -29,6 +30,10 @@ def reading_of(heads: Heads) -> Reading:
 def full(fields: Fields) -> Reading:
     """MHA, GQA or MQA with keys as Llama names them; MTP layers (GLM-4.5, MiniMax-M2) are drafts."""
     heads = read_heads(fields)
+    if "sliding_attention" in (fields.texts("layer_types") or ()) and fields.has("sliding_window"):
+        # Engines build such a model with its windows; the family's own class reads only the other keys.
+        fields.assume("layer_types names sliding layers: they are read with the window, as engines do")
+        return by_layer_types(None)(fields)
     extra = fields.optional("num_nextn_predict_layers", "num_mtp_modules", low=0, high=64) or 0
     drafts = tuple(Layer(index=heads.layers + i, mixers=(heads.attention(),)) for i in range(extra))
     return replace(reading_of(heads), draft_layers=drafts)

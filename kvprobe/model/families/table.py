@@ -95,7 +95,7 @@ _ROWS: tuple[tuple[str, Reader, str, str], ...] = (
     ("Llama 4", windows.llama4, _CODE, "llama4_text"),
     ("GPT-Neo", windows.gpt_neo, "", "gpt_neo"),
     # Latent attention.
-    ("DeepSeek V2/V3", latent.mla, _BOTH, "deepseek_v3 kimi_k2"),
+    ("DeepSeek V2/V3", latent.mla_or_sparse, _BOTH, "deepseek_v3 kimi_k2"),
     ("DeepSeek V2/V3", latent.mla_or_heads, _CODE, "deepseek_v2"),
     ("MLA", latent.mla, _CODE, "minicpm3 glm4_moe_lite youtu sarvam_mla"),
     ("MLA", latent.mla_or_heads, "", "deepseek_vl_v2 deepseek_ocr2_text unlimited_ocr_text"),

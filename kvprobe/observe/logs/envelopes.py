@@ -75,11 +75,18 @@ def is_request_body(text: str) -> bool:
 
 def _record(value: dict[str, Any], depth: int) -> Record | None:
     message = _first(value, _MESSAGES)
+    if message is not None and message is value.get("text") and not isinstance(value.get("record"), dict):
+        # `text` is loguru's, beside its `record`; elsewhere it is as likely what a user said.
+        return None if not any(key in value for key in _COLLECTORS) else _of(value, message)
     if message is None:
         inner = next((value[k] for k in _INNER if isinstance(value.get(k), dict)), None)
         outer = {key: value[key] for key in (*_TIMES, *_LEVELS) if key in value}
         found = _record(outer | inner, depth - 1) if inner is not None and depth > 0 else None
         return _with_outer(found, value) if found is not None else None
+    return _of(value, message)
+
+
+def _of(value: dict[str, Any], message: str) -> Record | None:
     time, level = _time(value), _first(value, _LEVELS)
     collected = any(key in value for key in _COLLECTORS) or ("log" in value and isinstance(value["log"], str))
     if time is None and level is None and not collected:

@@ -1,8 +1,8 @@
 """Lines that repeat millions of times, such as a statistics line: read in full at first, then sampled.
 
-The kind of a line is its text around what hit, without digits. Of each kind the first lines are read all,
-later ones more and more thinly; the latest unread ones wait, so that what stood just before something new,
-and the end of the log, are never lost.
+The kind of a line is its text around what hit, without numbers (hexadecimal ones too). Of each kind the
+first lines are read all, later ones more and more thinly; the latest unread ones wait, so that what stood
+just before something new, and the end of the log, are never lost.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _READ_ALL = 2048
-_KIND_BEFORE, _KIND_AFTER = 64, 128
+_KIND_BEFORE, _KIND_AFTER = 64, 256
+_KIND_KEPT_BEFORE, _KIND_KEPT_AFTER = 16, 96
+"""Cut after the numbers are out: cut before, the width of a number would move the cut and make new kinds."""
 _MOST_KINDS = 4096
 _WAITING = 256
 _BEFORE_NEWS = 16
 _NEW = 64
 """A kind of line that was seen at most so often is news."""
-_DELETED = bytes(range(0x30, 0x3A)) + b".,:-+ "
+_DELETED = b"0123456789abcdef.,:-+ "
+"""Hexadecimal letters too: a request's id must not make every line a kind of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Flood:
 
     def reads(self, raw: bytes, at: int) -> tuple[bool, bool]:
         """(read this line now, it is news). `at` is where in the line an anchor stands."""
-        kind = raw[max(0, at - _KIND_BEFORE) : at + _KIND_AFTER].translate(None, _DELETED)
+        kind = _kind(raw, at)
         seen = self._seen.get(kind, 0) + 1
         if len(self._seen) >= _MOST_KINDS and kind not in self._seen:
             self._seen.clear()
@@ -67,3 +70,8 @@ class Flood:
         """All that wait, oldest first."""
         while self._waiting:
             yield self._waiting.popleft()
+
+
+def _kind(raw: bytes, at: int) -> bytes:
+    before = raw[max(0, at - _KIND_BEFORE) : at].translate(None, _DELETED)[-_KIND_KEPT_BEFORE:]
+    return before + b"|" + raw[at : at + _KIND_AFTER].translate(None, _DELETED)[:_KIND_KEPT_AFTER]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvprobe.evidence.events import Event, Provenance
-from kvprobe.observe.logs import provenance, wraps
+from kvprobe.evidence.events import Event
+from kvprobe.observe.logs import wraps
 from kvprobe.observe.logs.entries import LINE_BYTES, Entry
 from kvprobe.observe.logs.flood import Flood, Waiting
 from kvprobe.observe.logs.lines import Around, Line, Reader
 from kvprobe.observe.logs.page import NOTHING_AROUND, Neighbours, Page
 from kvprobe.observe.logs.prefilter import prefilter_of
+from kvprobe.observe.logs.speaker import is_foreign, who_says
 from kvprobe.observe.logs.tally import Tally
 
 LOOK_BACK_BYTES = 192 * 1024
@@ -23,7 +24,6 @@ LOOK_AHEAD_BYTES = 96 * 1024
 _CONTEXT_BYTES = 768
 _READER_BUDGET_S = 2.0
 """CPU time of a reader for one line; who needs more is set aside for the rest of the log."""
-_FOREIGN_LINES = 64
 _EVENT_TEXT_CHARS = 2000
 
 logger = logging.getLogger(__name__)
@@ -110,8 +110,10 @@ class Scanner:
             for reader in {**found, **whole}:
                 alone = self._ask(reader, entry.line, around, tally) if reader in found else []
                 more = [self._ask(reader, line, around, tally) for line in whole.get(reader, [])]
-                for event in wraps.richest(alone, more, certain=certain):
-                    yield _finished(event, entry)
+                events = wraps.richest(alone, more, certain=certain)
+                foreign = is_foreign(events, entry, around, found.get(reader, 0))
+                for event in events:
+                    yield _finished(event, entry, foreign=foreign)
 
     def _whole(self, entry: Entry, around: Neighbours, tally: Tally) -> tuple[dict[int, list[Line]], bool]:
         """Where the line is a piece of a broken one: the whole, for each reader to which this piece is the
@@ -150,52 +152,19 @@ class Scanner:
         return events
 
 
-def _finished(event: Event, entry: Entry) -> Event:
+def _finished(event: Event, entry: Entry, *, foreign: bool) -> Event:
     """With the line's own marks where the reader set none, and bounded."""
     line = entry.line
+    said = line.provenance if event.provenance in ("bare", line.provenance) else event.provenance
     return msgspec.structs.replace(
         event,
         text=event.text if len(event.text) <= _EVENT_TEXT_CHARS else event.text[:_EVENT_TEXT_CHARS] + " ...",
         time_s=event.time_s if event.time_s is not None else line.time_s,
         rank=event.rank if event.rank is not None else line.rank,
         pid=event.pid if event.pid is not None else line.pid,
-        provenance=line.provenance if event.provenance in ("bare", line.provenance) else event.provenance,
+        provenance="quoted" if foreign else said,
         repeats=event.repeats * entry.repeats,
     )
-
-
-def who_says(entry: Entry, around: Neighbours, position: int) -> Provenance:
-    """The provenance of a line whose first anchor stands at `position` of its message."""
-    text = entry.line.text
-    if provenance.quoted_at(text, position) or provenance.is_source_code(text, _above(around, 3)):
-        return "quoted"
-    if entry.head.speaker is None and _in_foreign_text(around):
-        return "quoted"
-    if entry.head.speaker == "kernel":
-        return "kernel"
-    if provenance.is_exception_line(text):
-        return "traceback"
-    return "logger" if entry.head.speaker == "logger" else "bare"
-
-
-def _above(around: Neighbours, n: int) -> list[str]:
-    lines: list[str] = []
-    for entry in around.above():
-        lines.insert(0, entry.line.text)
-        if len(lines) >= n:
-            break
-    return lines
-
-
-def _in_foreign_text(around: Neighbours) -> bool:
-    """Whether a line without a prefix goes on with what a logger's line above began to quote."""
-    for count, entry in enumerate(around.above()):
-        if count >= _FOREIGN_LINES or provenance.closes_foreign_text(entry.line.text):
-            return False
-        if entry.head.stamped:
-            cut = len(entry.line.raw) >= LINE_BYTES - 4
-            return not cut and provenance.opens_foreign_text(entry.line.text)
-    return False
 
 
 def _pages(

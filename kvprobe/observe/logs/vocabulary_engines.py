@@ -19,6 +19,7 @@ declare(
     limit_of=(None, "which limit"),
 )
 declare("amd_fault")
+declare("arena_no_memory", asked=("B", "that was asked for"), limit=("B", "that was the limit"))
 declare("attention_block", block_size=("tokens", "of a block"))
 declare("block_bytes", bytes=("B", "of it"))
 declare(
@@ -65,6 +66,12 @@ declare(
     ubatch=("tokens", "of a micro-batch"),
 )
 declare("container_limit", limit=("B", "that was the limit"))
+declare(
+    "context_pool_short",
+    available=("B", "of the pool"),
+    needed=("B", "that was asked for"),
+    pool=(None, "as printed"),
+)
 declare("cublas_failed", backend=(None, "which back end refused"), function=(None, "in which it failed"))
 declare("cuda_alloc_failed", call=(None, "CUDA call that failed"))
 declare("device", free=("B", "that were free"), name=(None, "as printed"), total=("B", "in all"))
@@ -82,6 +89,7 @@ declare(
 declare("device_off_bus")
 declare("disk_full")
 declare("driver_mismatch")
+declare("engine_check_failed", check=(None, "that failed"), file=(None, "of the check"))
 declare("engine_size", weights=("B", "of the weights"))
 declare("engine_start", engine_name=(None, "of the engine"))
 declare(
@@ -114,12 +122,20 @@ declare("exllama_no_memory")
 declare("files_exhausted")
 declare("ggml_cuda_oom", backend=(None, "which back end refused"), function=(None, "in which it failed"))
 declare("ggml_cuda_error", function=(None, "in which it failed"), message=(None, "of the error"))
+declare("fraction_needed", least=("ratio", "of the card, by the engine's own sum"))
 declare("graph_failed", inner=(None, "text of the inner error"))
+declare("gpus_unequal", free=("B", "on this card"), least=("B", "on the fullest card"))
 declare("gsp_timeout")
+declare("guardrail_refused", asked=(None, "size as printed, perhaps none"))
 declare("host_memory", free=("B", "that were free"), swap=("B", "free swap"), total=("B", "in all"))
 declare("host_memory_state", limit=("B", "that was the limit"))
-declare("host_rss", rss=("B", "resident memory"))
-declare("host_too_small", asked=("B", "that was asked for"), free=("B", "that were free"))
+declare("host_rss", rss=("B", "resident memory"), subject=(None, "what the reading is of, as printed"))
+declare(
+    "host_too_small",
+    asked=("B", "that was asked for"),
+    free=("B", "that were free"),
+    total=("B", "of the machine"),
+)
 declare(
     "killed",
     anon=("B", "anonymous memory of the victim"),
@@ -222,7 +238,7 @@ declare(
     max_running=("count", "requests at once"),
     tokens=("tokens", "that it holds"),
 )
-declare("pool_short")
+declare("pool_short", failed=(None, "1 when it ends the start or the request"))
 declare("preemption", recompute=("tokens", "to be computed again"))
 declare("prefix_off", why=(None, "as printed"))
 declare("prefix_unsupported", why=(None, "as printed"))
@@ -259,7 +275,7 @@ declare("slots_exhausted")
 declare("start_failed", stage=(None, "of the start that failed"))
 declare("state_slots", slots=("count", "of states"))
 declare("threads_exhausted")
-declare("trt_alloc_failed", asked=("B", "that was asked for"))
+declare("trt_alloc_failed", asked=("B", "that was asked for"), free=("B", "that were free"))
 declare("trt_stage", stage=(None, "when or where"))
 declare(
     "truncated",
@@ -277,3 +293,5 @@ declare("watchdog_timeout", limit=("s", "without a step"))
 declare("weights_loaded", free_after=("B", "free after that step"))
 declare("worker_lost")
 declare("xid", caused_by=(None, "number of the Xid before it"), device=(None, "as printed"))
+declare("oom_words", host=(None, "true where the words speak of host memory"))
+declare("worker_timeout")

@@ -7,6 +7,7 @@ pack its fp8 cache with scales, llama.cpp's `auto` is f16, and speculation bring
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvprobe.model.spec import Attention, Latent, Layer, Mixer, ModelSpec
@@ -19,6 +20,12 @@ _PADDED_HEAD = 256
 """vLLM before MLA was kept compressed: DeepSeek's heads of 192 padded to this, K and V (`get_head_size`)."""
 _OLD_FILES = ("deepseek_v2",)
 """Families whose GGUF files in circulation were made before llama.cpp kept the latent vector."""
+_LLAMA_CPP_FULL = (
+    *("mistral", "ministral", "mixtral", "phi3", "phimoe", "phi4_multimodal", "phi4mm", "phi3_v"),
+    *("starcoder2", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3", "dots1", "gpt_neo"),
+)
+"""Families whose windows llama.cpp does not use: it switched Phi's off (PR 13676), and its `llama`, `qwen`
+and `starcoder2` architectures, which the others are converted to, have none."""
 _ONE_DRAFT_LAYER = (
     "qwen3_next",
     "qwen3_5_text",
@@ -44,7 +51,7 @@ def as_cached(engine: str, version: str | None, spec: ModelSpec, options: Engine
     """What `engine` of that version caches when it is asked for these options. Idempotent."""
     found = Cached(spec, options)
     understood = parse_version(engine, version)
-    for step in (_drafts, _formats, _sparse_fp8, _plain_heads):
+    for step in (_drafts, _formats, _windows, _sparse_fp8, _plain_heads):
         found = step(found, understood)
     return found
 
@@ -70,6 +77,21 @@ def _formats(found: Cached, version: Version) -> Cached:
         return found
     k, v = ("fp16" if n == "auto" else n for n in (found.options.kv_dtype_k, found.options.kv_dtype_v))
     return replace(found, options=replace(found.options, kv_dtype_k=k, kv_dtype_v=v))
+
+
+def _windows(found: Cached, version: Version) -> Cached:
+    """llama.cpp keeps all tokens in families whose window it does not use."""
+    known = version.engine == "llama.cpp" and found.spec.family in _LLAMA_CPP_FULL
+    if not known or not windows_of(found.spec):
+        return found
+
+    def full(mixer: Mixer) -> Mixer:
+        if isinstance(mixer, Attention) and mixer.window_tokens:
+            return replace(mixer, kind="full", window_tokens=None)
+        return mixer
+
+    note = "llama.cpp does not use this family's sliding window: all layers keep all tokens"
+    return Cached(_mapped(found.spec, full), found.options, (*found.notes, note))
 
 
 def _sparse_fp8(found: Cached, version: Version) -> Cached:
@@ -124,13 +146,16 @@ def _decompressed(found: Cached, width: int | None, note: str) -> Cached:
             return mixer
         return mixer.plain if width is None else replace(mixer.plain, k_dim=width, v_dim=width)
 
-    def changed(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        return tuple(replace(layer, mixers=tuple(map(plain, layer.mixers))) for layer in layers)
+    return Cached(_mapped(found.spec, plain), found.options, (*found.notes, note))
 
-    spec = replace(
-        found.spec, layers=changed(found.spec.layers), draft_layers=changed(found.spec.draft_layers)
-    )
-    return Cached(spec, found.options, (*found.notes, note))
+
+def _mapped(spec: ModelSpec, change: Callable[[Mixer], Mixer]) -> ModelSpec:
+    """The model with every mixer of its layers, and of its draft's, changed."""
+
+    def changed(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        return tuple(replace(layer, mixers=tuple(map(change, layer.mixers))) for layer in layers)
+
+    return replace(spec, layers=changed(spec.layers), draft_layers=changed(spec.draft_layers))
 
 
 def windows_of(spec: ModelSpec) -> set[int]:

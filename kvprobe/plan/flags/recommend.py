@@ -173,13 +173,6 @@ def _vllm(solution: Solution) -> Iterator[Wish]:
         yield "mamba-cache-mode", options.mamba_cache_mode, "as asked for"
     if options.swap_space_bytes:
         yield "swap-space", f"{options.swap_space_bytes / 2**30:g}", "as asked for, in GiB"
-    batch, _ = batch_wanted(solution)
-    if batch:
-        yield (
-            "max-num-queued-reqs",
-            str(batch),
-            f"one more full batch may wait; beyond {whole(batch)} the server answers 503",
-        )
 
 
 def _utilisation(solution: Solution, ratio: float) -> Wish:
@@ -312,8 +305,13 @@ def _dtype_why(solution: Solution) -> str:
 
 
 def _unknown(engine: str, solution: Solution) -> Iterator[tuple[str, str]]:
-    if engine == "vllm" and solution.request.at_least(0, 29):
-        yield "max-num-queued-tokens", "needs a target for TTFT and the measured prefill speed: their product"
+    if engine != "vllm" or not solution.request.at_least(0, 29):
+        return
+    yield (
+        "max-num-queued-reqs",
+        "needs how many may wait: it counts running requests too, and refuses with 503 what is above it",
+    )
+    yield "max-num-queued-tokens", "needs a target for TTFT and the measured prefill speed: their product"
 
 
 _WISHES: dict[str, Callable[[Solution], Iterator[Wish]]] = {

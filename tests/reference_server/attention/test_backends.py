@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import os
 import random
@@ -170,7 +171,7 @@ def test_a_row_does_not_depend_on_its_company(name: str) -> None:
     outcomes = []
     for cuts in ((0, 89), (0, 17, 64, 89)):
         backend = BACKENDS[name](shape, store_for(shape, "fp32", case.blocks))
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in itertools.pairwise(cuts):
             case.step(backend, [(start, end), (min(start, 40), min(end, 41)), (start, end + 41)])
         outcomes.append(case.step(backend, [(89, 90), (40, 41), (129, 130)]))
     for one, other in zip(*outcomes, strict=True):

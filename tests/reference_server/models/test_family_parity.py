@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 
 pytest.importorskip("transformers")
 
-from benchmarks.parity_rig import Compared, ParityRig, Reference, reference
+from parity_rig import Compared, ParityRig, Reference, reference
+
 from tests.reference_server.models.checkpoints import FAMILIES, VOCABULARY, make_model
 
 LENGTHS = (3, 90, 41, 130)
@@ -125,7 +125,8 @@ def test_the_hybrid_gives_up_what_no_window_sees(made: Callable[[str], Made]) ->
         for sequence in rig.core.scheduler.running:
             full, local, other = sequence.block_table, *sequence.extra_tables
             behind = max(sequence.num_computed - 24 + 1, 0) // 16
-            assert not any(local[:behind]) and not any(other[:behind])
+            assert not any(local[:behind])
+            assert not any(other[:behind])
             assert 0 not in full
             seen_most = max(seen_most, behind)
 

@@ -51,10 +51,12 @@ def test_any_tokens_give_what_the_tokenizer_itself_would_say(directory: Path) ->
 
 def test_vocabularies_with_byte_fallback(tmp_path: Path) -> None:
     """As in Llama 2, Mistral and Gemma: U+2581 for a space, `<0x..>` for a byte."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "\u2581ca", "che"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["\u2581", "\u2581ca", "che"]
     made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(steps)
     made.add_special_tokens(["<s>", "</s>"])
     made.save(str(tmp_path / "tokenizer.json"))
     tokenizer = TextTokenizer(tmp_path, 300)
@@ -130,5 +132,6 @@ def test_a_template_may_be_long_and_its_text_too_but_not_endless() -> None:
 
 def test_helpers_that_templates_use() -> None:
     source = "{{ messages | tojson }} {{ bos_token }} {% for m in messages %}{% break %}{% endfor %}"
-    rendered = ChatTemplate(source, {"bos_token": "<s>"}).render([("user", "ä<b>")], add_generation_prompt=False)
+    template = ChatTemplate(source, {"bos_token": "<s>"})
+    rendered = template.render([("user", "ä<b>")], add_generation_prompt=False)
     assert rendered == '[{"role": "user", "content": "ä<b>"}] <s> '

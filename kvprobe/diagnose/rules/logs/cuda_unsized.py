@@ -8,15 +8,19 @@ from typing import Final
 from kvprobe.diagnose.log_site import Site, site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
+from kvprobe.diagnose.rules.logs import model_size
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.cuda_errors import said
 from kvprobe.diagnose.rules.logs.oom_case import POOL_ENGINES
+from kvprobe.diagnose.rules.logs.oom_starting import worst_case_images
+from kvprobe.diagnose.rules.logs.vllm_room import card_total
 from kvprobe.evidence.events import Event
 from kvprobe.summary.units import size
 
 _READINGS: Final = 4
 _GROWTH: Final = 0.1
 _TABLE_LINES: Final = 6
+_TAKEN: Final = 0.9
 
 
 def without_size(view: LogView) -> list[LogCandidate]:
@@ -25,7 +29,12 @@ def without_size(view: LogView) -> list[LogCandidate]:
     if event is None or view.all("torch_oom"):
         return []
     site = site_of(view, event)
-    cause, confidence, what = _unsized(event, site)
+    cause, confidence, what = _unsized(view, event, site)
+    taken = _card_taken(view) if cause == "capacity_exhausted" and not site.sites else None
+    if taken is not None:
+        used, total = size(taken.get("used")), size(taken.get("total"))
+        what = f"{used} of {total} are in use by the table beside the error"
+        cause = "other_process_on_gpu"
     return [
         said(
             event,
@@ -43,7 +52,13 @@ def without_size(view: LogView) -> list[LogCandidate]:
     ]
 
 
-def _unsized(event: Event, site: Site) -> tuple[str, Confidence, str]:
+def _card_taken(view: LogView) -> Event | None:
+    """A table that shows a full card, beside an allocation that failed at nobody's place."""
+    tables = view.all("smi_memory")
+    return next((e for e in tables if (e.get("used") or 0) >= _TAKEN * (e.get("total") or 0) > 0), None)
+
+
+def _unsized(view: LogView, event: Event, site: Site) -> tuple[str, Confidence, str]:
     if event.get("where") == "cumem" or "wake" in site:
         return (
             "other_process_on_gpu",
@@ -58,6 +73,8 @@ def _unsized(event: Event, site: Site) -> tuple[str, Confidence, str]:
             "Pinned host memory or the first context was refused by the driver, as WSL2 and WDDM do "
             "well below the card's size",
         )
+    if site.phase == "load" and (by_name := _over_by_name(view)) is not None:
+        return by_name
     if event.name == "nvml_assert":
         return (
             "capacity_exhausted",
@@ -78,9 +95,29 @@ def _unsized(event: Event, site: Site) -> tuple[str, Confidence, str]:
             "suspected",
             "An allocation beside the engine's pool failed while it served",
         )
+    if site.phase == "profile" and worst_case_images(view):
+        return (
+            "multimodal_profiling",
+            "likely",
+            "Memory ran out in the start-up profiling pass, and the engine says that the images or videos of "
+            "its worst case are several times the text's pass",
+        )
     if site.phase == "profile":
         return "startup_activation_peak", "suspected", "Memory ran out in the start-up profiling pass"
     return "capacity_exhausted", "suspected", "An allocation on the GPU failed"
+
+
+def _over_by_name(view: LogView) -> tuple[str, Confidence, str] | None:
+    """The weights against the card by the model's name, where the message has no sizes."""
+    estimate, total = model_size.estimate(view), card_total(view)
+    if estimate is None or estimate.fit(total) != "over":
+        return None
+    card = f" on a card of {size(total)}" if total else ", more than most cards have"
+    return (
+        "weights_plus_fixed_too_large",
+        "suspected" if estimate.ambiguous else "likely",
+        f"Memory ran out while weights were loaded: {estimate.text}{card}",
+    )
 
 
 def _at_load(site: Site) -> tuple[str, Confidence, str]:
@@ -181,10 +218,10 @@ def block_limits(view: LogView) -> list[LogCandidate]:
         said(
             event,
             "driver_limit_not_capacity",
-            "certain" if limit else "suspected",
+            "certain" if limit else "likely" if event.get("unsized") == "Metal" else "suspected",
             "The driver refuses single "
             f"blocks{f' above {size(limit)}' if limit else ' of this size'}, whatever is free.",
-            check=["the driver's limit of one allocation (4 GB on Arc, 1 GB under WSL2)"],
+            check=["the driver's limit of one allocation (Arc 4 GB, WSL2 1 GB, Metal max_buffer_length)"],
             remedy=[
                 "split the tensor (smaller batch or context), or relax the limit "
                 "(`-ze-opt-greater-than-4GB-buffer`)"

@@ -60,16 +60,22 @@ _KEEPERS: Final = re.compile(
     r"(?:block_manager|block_pool|block_table|block_allocator|kv_cache_manager|kv_cache_utils|kv_cache_coordinator|"
     r"prefix_caching_block|naive_block|evictor|radix_cache|memory_pool|mem_cache|allocator)\w{0,20}(?:/\w{1,40})?\.py"
 )
+_STEPS: Final = ("weights_loaded", "budget", "available_kv", "pool_size", "serving", "engine_stats")
 _INNERMOST = 4
 _MEMORY_WORDS: Final = ("memory", "alloc", "oom", "cuda", "nccl")
 
 
 def refused_settings(view: LogView) -> list[LogCandidate]:
     """A named refusal: a setting, a file or a package, not memory."""
-    event = view.first("config_refused")
+    event = next((e for e in view.all("config_refused") if not _went_on(view, e)), None)
     if event is None or view.all(*_MEMORY_EVENTS):
         return []
     return [_not_memory(event, f"The start was refused for {event.get('kind')}", certain=True)]
+
+
+def _went_on(view: LogView, event: Event) -> bool:
+    """The engine took a further step after the line: it was a warning, or one request's error."""
+    return any(e.source == event.source and e.line > event.line for e in view.all(*_STEPS))
 
 
 def plain_exceptions(view: LogView) -> list[LogCandidate]:

@@ -53,6 +53,8 @@ _LOST: Final[dict[str, str]] = {
     "gsp_timeout": "The card's own firmware processor (GSP) does not answer any more",
     "adapter_failed": "The driver cannot initialise the card",
 }
+_PROOF: Final = frozenset({48, 63, 64, 79, 94, 95})
+"""Xids that only hardware makes; a fault of software or firmware can end in any other."""
 _FOLLOWS = frozenset({45, 154})
 _NO_CAPACITY: Final = {
     "capacity_exhausted": "the driver reports a fault, not a lack of memory",
@@ -74,6 +76,9 @@ def xid(view: LogView) -> list[LogCandidate]:
     events = [e for e in view.all("xid") if isinstance(e.get("code"), int)]
     hard = [e for e in events if e.get("code") in _HARDWARE or e.get("caused_by") in _HARDWARE]
     soft = [e for e in events if e.get("code") in _SOFTWARE and e not in hard]
+    first = next((e for e in soft if e.get("code") not in _FOLLOWS), None)
+    if hard and first is not None and first.line < hard[0].line and not any(_proves(e) for e in hard):
+        return _software_first(first, hard[0], events)
     only_reset = [e for e in events if e.get("code") == 154]
     if hard:
         named = next((e for e in hard if e.get("code") in _HARDWARE), hard[0])
@@ -87,7 +92,21 @@ def xid(view: LogView) -> list[LogCandidate]:
     return []
 
 
+def _software_first(first: Event, hard: Event, events: list[Event]) -> list[LogCandidate]:
+    """A kernel's fault, and then the card's controller stops: the first in time is the root."""
+    root = _software(first, events)
+    later = _hardware(hard, _HARDWARE.get(hard.get("code")) or "a fault", events, "suspected")
+    later.root = False
+    return [root, later]
+
+
+def _proves(event: Event) -> bool:
+    return event.get("code") in _PROOF or event.get("caused_by") in _PROOF
+
+
 def _sure(event: Event) -> Confidence:
+    if not _proves(event):
+        return "likely"
     return "certain" if event.get("device") or event.provenance in {"kernel", "logger"} else "likely"
 
 

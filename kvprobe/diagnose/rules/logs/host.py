@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from kvprobe.diagnose.causes import UNKNOWN
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
@@ -26,6 +27,8 @@ _REMEDY = [
     "weights",
 ]
 _FULL = 0.98
+_FAR_OVER = 3.0
+"""Times what is free: more than other programs can have taken from a usual machine."""
 _MIND = ["an exit code other than 137, or no kernel record of an OOM kill at that time"]
 
 
@@ -83,8 +86,8 @@ def _at_its_limit(event: Event) -> LogCandidate:
         "host_oom_kill",
         "likely",
         f"A container used {size(event.get('used'))} of its limit of {size(event.get('limit'))} and hit it "
-        f"{event.get('failures')} times; the kernel prints this when it kills in the container, the victim is "
-        "not in the excerpt.",
+        f"{event.get('failures')} times; the kernel prints this when it kills there, the victim is not in the "
+        "excerpt.",
         [cite(event)],
         fatal=True,
         at=event,
@@ -127,13 +130,15 @@ def sigkill(view: LogView) -> list[LogCandidate]:
         return []
     runner = [e for e in view.all("runner_died") if "signal: killed" in str(e.get("reason"))]
     signals = [*view.all("signal"), *(e for e in view.all("killed") if e.get("how") == "signal"), *runner]
-    signals = [e for e in signals if explained_before(view, e) is None]
+    signals = [e for e in signals if explained_before(view, e) is None and not _timed_out(view, e)]
     if not signals:
         return []
     first = signals[0]
     probe, innocent = view.last("probe_failed"), view.last("not_oom_killed")
     if probe is not None and not any(e.get("how") == "shell" for e in signals):
         return [_probe(probe, first)]
+    if first.get("reason") == "Error" and all(e.get("how") == "container" for e in signals):
+        return [_killed_by_whom(first)]
     sure: Confidence = "likely" if first.get("how") in {"shell", "signal"} or runner else "suspected"
     if any(e.line < first.line for e in view.all("child_died")):
         sure = "suspected"  # SGLang kills its own process tree once a child is gone
@@ -153,6 +158,31 @@ def sigkill(view: LogView) -> list[LogCandidate]:
             would_change_my_mind=_MIND,
         )
     ]
+
+
+def _timed_out(view: LogView, signal: Event) -> bool:
+    """A supervisor that says it gave the worker up before it sent the signal."""
+    return any(e.line <= signal.line for e in view.all("worker_timeout") if e.source == signal.source)
+
+
+def _killed_by_whom(signal: Event) -> LogCandidate:
+    """Exit 137 that the kubelet does not call OOMKilled."""
+    return candidate(
+        UNKNOWN,
+        "suspected",
+        "The container got SIGKILL (exit 137) with `Reason: Error`: at the container's own memory limit the "
+        "kubelet would have said OOMKilled. A failed probe, an eviction, a node that was itself out of "
+        "memory, or a killed child remain.",
+        [cite(signal)],
+        fatal=True,
+        at=signal,
+        check_first=["`kubectl describe pod` for probe failures and evictions at that time"],
+        remedy=[
+            "collect `dmesg -T | grep -i oom` of the node",
+            "collect the events of the pod and node, and the container's log before the kill (`--previous`)",
+        ],
+        would_change_my_mind=["a kernel record of an OOM kill at that time: then host_oom_kill"],
+    )
 
 
 def _probe(probe: Event, signal: Event) -> LogCandidate:
@@ -200,28 +230,50 @@ def host_exhausted(view: LogView) -> list[LogCandidate]:
     shm = [] if view.all("nccl_no_memory") else view.all("shm_full")
     shm += [e for e in view.all("bus_error") if e.get("shared_memory")]
     return [
-        *(_too_small(view, e) for e in view.all("host_too_small")[:1]),
+        *(c for e in view.all("host_too_small")[:1] for c in _too_small(view, e)),
         *(_shared_memory(e) for e in shm[:1]),
     ]
 
 
-def _too_small(view: LogView, event: Event) -> LogCandidate:
-    asked, free = event.get("asked"), event.get("free")
-    return candidate(
+def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
+    """The engine's own estimate against free memory: behind it, a model far larger than the machine."""
+    asked, free = event.get("asked") or 0, event.get("free") or 0
+    total = told(view, "total", "host_too_small") or told(view, "total", "host_memory")
+    never = asked > total if total is not None else asked >= _FAR_OVER * free
+    machine = f" of {size(total)}" if total is not None else ""
+    found = candidate(
         "host_memory_exhausted",
-        "certain",
-        f"The model needs {size(asked)} of system memory and {size(free)} are available: host RAM is too "
-        "small for the part that stays off the GPU.",
+        "likely",
+        f"The model needs {size(asked)} of system memory by the engine's own estimate and {size(free)}{machine} "
+        "are available: host RAM is too small for the part that stays off the GPU.",
         [cite(event), *cites(view.all("host_memory"), 1)],
         fatal=True,
         at=event,
+        root=not never,
         check_first=["free RAM and swap before the start, and how many layers are on the GPU"],
         remedy=[
-            f"a smaller quantisation or context ({size((asked or 0) - (free or 0))} are missing)",
+            f"a smaller quantisation or context ({size(asked - free)} are missing)",
             "free RAM or add swap",
         ],
-        would_change_my_mind=["as much free RAM as is asked for, and the same refusal"],
+        would_change_my_mind=["as much free RAM as is asked for, and the same refusal: the estimate is wrong"],
         excludes={"capacity_exhausted": "system memory was refused, not device memory"},
+    )
+    return [_far_too_large(event, asked, total or free), found] if never else [found]
+
+
+def _far_too_large(event: Event, asked: float, machine: float) -> LogCandidate:
+    return candidate(
+        "weights_plus_fixed_too_large",
+        "likely",
+        f"The model ({size(asked)}) is {asked / machine:.1f} times what this machine has ({size(machine)}): no "
+        "setting makes it fit.",
+        [cite(event)],
+        fatal=True,
+        at=event,
+        phase="load",
+        check_first=["the size of the model's files against RAM and GPU memory together"],
+        remedy=["a smaller model, or a smaller quantisation of it", "a machine with that much memory"],
+        would_change_my_mind=["files of the model that are clearly smaller than the machine's memory"],
     )
 
 
@@ -242,11 +294,56 @@ def _shared_memory(event: Event) -> LogCandidate:
 
 _GROWTH = 1.5
 _SAMPLES = 5
+_SOME_GROWTH = 1.05
+_SOME_BYTES = 2**30
+_FEW_SAMPLES = 4
 
 
 def host_leak(view: LogView) -> list[LogCandidate]:
-    """Resident memory that only ever grows, in at least five readings."""
-    samples = view.all("host_rss")
+    """Resident memory that only ever grows: by half in five readings, or a little in every process."""
+    series: dict[str, list[Event]] = {}
+    for e in view.all("host_rss"):
+        if e.get("rss"):
+            series.setdefault(str(e.get("subject")), []).append(e)
+    for samples in series.values():
+        if found := _grows(view, samples):
+            return found
+    return _all_rise(list(series.values()))
+
+
+def _all_rise(series: list[list[Event]]) -> list[LogCandidate]:
+    """A few readings: of several processes that all rose, or four of one without a step down."""
+    rising = [s for s in series if len(s) > 1 and _rises(s)]
+    if any(len(s) > 1 and s[-1].get("rss") < s[0].get("rss") for s in series):
+        return []
+    if len(rising) < 2 and not any(len(s) >= _FEW_SAMPLES for s in rising):
+        return []
+    most = max(rising, key=lambda s: s[-1].get("rss") - s[0].get("rss"))
+    first, last = most[0].get("rss"), most[-1].get("rss")
+    return [
+        candidate(
+            "host_memory_leak",
+            "suspected",
+            f"Host memory rose in every reading, in {len(rising)} series; the most from {size(first)} to "
+            f"{size(last)} (+{percent(last / first - 1)}). A few readings do not tell a leak from a cache that "
+            "fills.",
+            [cite(e) for s in rising[:3] for e in (s[0], s[-1])],
+            fatal=False,
+            at=most[0],
+            check_first=["more readings under steady load: does it reach a plateau"],
+            remedy=["upgrade (match it against open leak reports)", "restart on a schedule until then"],
+            would_change_my_mind=["a plateau under steady load"],
+        )
+    ]
+
+
+def _rises(samples: list[Event]) -> bool:
+    values = [float(e.get("rss")) for e in samples]
+    grown = values[-1] >= _SOME_GROWTH * values[0] and values[-1] - values[0] >= _SOME_BYTES
+    return grown and all(b >= a for a, b in pairwise(values))
+
+
+def _grows(view: LogView, samples: list[Event]) -> list[LogCandidate]:
     values = [float(e.get("rss")) for e in samples if e.get("rss")]
     if len(values) < _SAMPLES or values[-1] < _GROWTH * values[0]:
         return []

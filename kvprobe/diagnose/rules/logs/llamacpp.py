@@ -24,6 +24,8 @@ def buffers(view: LogView) -> list[LogCandidate]:
         return _only_an_allocation(view)
     event = _decisive(view, failed)
     if event is None:
+        if _loaded_after(view, failed[-1]):
+            return []  # it went on without pipeline copies and loaded
         asked = failed[0].get("asked") or _asked_before(view, failed[0])
         return [_compute(view, failed[0], asked, [cite(failed[0]), *cites(view.all("recovered"), 1)], False)]
     kind = _kind(view, event, failed)
@@ -38,6 +40,15 @@ def buffers(view: LogView) -> list[LogCandidate]:
     if kind == "compute":
         return [_compute(view, event, asked, evidence, fatal)]
     return [_weights(view, event, asked, evidence, fatal)]
+
+
+def _loaded_after(view: LogView, event: Event) -> bool:
+    """The engine served, or set up its slots, after this line."""
+    slots = any(
+        e.get("max_num_seqs") is not None and e.source == event.source and e.line > event.line
+        for e in view.all("config")
+    )
+    return slots or lived_on(view, event)
 
 
 def _decisive(view: LogView, failed: list[Event]) -> Event | None:
@@ -231,7 +242,8 @@ def _weights_first(
     return candidate(
         "weights_plus_fixed_too_large",
         "suspected",
-        f"{size(weights)} of weights are on the device and leave no room even for a KV cache of {size(asked)}.",
+        f"{size(weights)} of weights are on the device and leave no room even for a KV cache of "
+        f"{size(asked)}.",
         evidence,
         fatal=fatal,
         at=event,

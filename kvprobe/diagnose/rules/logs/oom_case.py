@@ -77,7 +77,7 @@ class OomCase:
         n, v = self.numbers, self.verdict
         asked = f"{size(n.requested)} asked"
         if n.free is None:
-            return asked
+            return asked + self._most_free()
         parts = f"{asked}, {size(n.free)} free"
         if n.unallocated is not None:
             parts += f" + {size(n.unallocated)} in pieces"
@@ -89,6 +89,17 @@ class OomCase:
             if n.allocated is not None:
                 parts += f" with {size(n.allocated)} allocated"
         return parts
+
+    def _most_free(self) -> str:
+        """Without the free bytes: how much can have been free at most."""
+        n, v = self.numbers, self.verdict
+        if v.most_free is None:
+            return ""
+        held = (n.allocated or 0) + (n.unallocated or 0)
+        return (
+            f"; how much was free is not said: at most {size(v.most_free)}, as this process holds "
+            f"{size(held)} of {size(n.total or 0)}"
+        )
 
     def evidence(self, *more: Event | None) -> list[Evidence]:
         told = [cite(e) for e in more if e is not None]

@@ -9,6 +9,8 @@ from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase
 from kvprobe.summary.units import size
 
+_NEARLY_FULL: Final = 0.02
+"""Of the card: so little may have come free between the refusal and the message."""
 _UNIFIED_BYTES: Final = 60 * 2**30
 
 
@@ -88,9 +90,10 @@ def unified_host(c: OomCase) -> LogCandidate | None:
 
 def driver(c: OomCase) -> LogCandidate:
     n = c.numbers
+    full = (n.free or 0) < _NEARLY_FULL * (n.total or 0)
     return c.found(
         "driver_limit_not_capacity",
-        "likely",
+        "suspected" if full else "likely",
         f"{size(n.requested)} were refused although {size(n.free or 0)} were free in the same "
         "message: neither "
         "capacity nor fragmentation refused it, but a limit of the driver or the system, or the memory came "

@@ -68,6 +68,8 @@ def _by_phase(c: OomCase) -> list[LogCandidate]:
         return oom_starting.profiling(c)
     if phase == "capture":
         return oom_starting.capturing(c)
+    if phase == "warmup" and c.site.engine == "tgi":
+        return oom_starting.profiling(c)  # its warm-up measures the pool: none exists yet
     if phase == "warmup":
         return oom_starting.warming_up(c)
     if phase == "serve":

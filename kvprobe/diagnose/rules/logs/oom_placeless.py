@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.diagnose.causes import UNKNOWN
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs import oom_serving, oom_starting
 from kvprobe.diagnose.rules.logs.base import LogCandidate
@@ -18,8 +19,12 @@ _ONE_TENSOR: Final = 0.25
 """A single allocation of this share of a card is a transient of the input's size: weights and cache
 blocks come in smaller pieces."""
 _BEYOND_BUDGET: Final = 0.03
+_GREEDY: Final = 0.9
+_SMALL_STEP: Final = 0.05
 _LITTLE_HELD: Final = 0.1
 _BLOCK_LIMIT: Final = 2**30
+_ROOMY: Final = 0.5
+"""Of what can have been free: a request below it is not refused for want of memory of this process."""
 
 
 def placeless(c: OomCase) -> list[LogCandidate]:
@@ -37,7 +42,7 @@ def placeless(c: OomCase) -> list[LogCandidate]:
 
 
 def _of_an_engine(c: OomCase) -> list[LogCandidate]:
-    if oom_starting.too_big_by_name(c):
+    if oom_starting.fit_by_name(c) == "over":
         return oom_starting.loading(c)
     if c.event.get("private_pools") or "sampling" in c.site:
         return [oom_serving.budget(c, sure="suspected")]  # graphs exist: the pool is in place
@@ -48,9 +53,17 @@ def _of_an_engine(c: OomCase) -> list[LogCandidate]:
             "weights are in place"
         )
         return [oom_starting.too_large(c, "suspected", extra)]
-    if c.verdict.fragmented and c.verdict.full:
+    if c.verdict.full and (c.verdict.fragmented or _budget_is_filled(c)):
         return [oom_serving.budget(c, sure="suspected")]
     return []
+
+
+def _budget_is_filled(c: OomCase) -> bool:
+    """A high utilisation is told, what is allocated lies at it, and a small step failed beside it."""
+    share, used, asked = c.share(c.numbers.allocated), c.utilisation, c.share(c.numbers.requested)
+    if share is None or used is None or asked is None:
+        return False
+    return used >= _GREEDY and abs(share - used) <= _BEYOND_BUDGET and asked < _SMALL_STEP
 
 
 def without_free(c: OomCase) -> list[LogCandidate]:
@@ -63,7 +76,27 @@ def without_free(c: OomCase) -> list[LogCandidate]:
             "likely" if n.allocated is not None and held <= _LITTLE_HELD * (n.total or 0) else "suspected"
         )
         return [_refused_block(c, held, sure)]
+    if c.verdict.most_free is not None and c.site.phase is None and n.requested < _ROOMY * room:
+        return [_room_left(c, held)]
     return []
+
+
+def _room_left(c: OomCase, held: int) -> LogCandidate:
+    """What this process holds leaves far more than was asked, and nobody says who has it."""
+    n = c.numbers
+    return c.found(
+        UNKNOWN,
+        "suspected",
+        f"{size(n.requested)} were refused and the message does not say how much was free; this process "
+        f"holds {size(held)} of {size(n.total or 0)}, so another process, a limit of the driver, or memory "
+        "outside PyTorch decided.",
+        check_first=["free memory and the processes on the device at that moment"],
+        remedy=[
+            "collect `nvidia-smi`, `xpu-smi` or `rocm-smi` at the failure, and the whole message",
+            "collect the traceback above the message",
+        ],
+        would_change_my_mind=["the free bytes of the device"],
+    )
 
 
 def _refused_block(c: OomCase, held: int, sure: Confidence) -> LogCandidate:
@@ -86,7 +119,8 @@ def _refused_block(c: OomCase, held: int, sure: Confidence) -> LogCandidate:
 def exhausted(c: OomCase) -> LogCandidate:
     """The numbers say full, and no more."""
     deficit, n = c.verdict.deficit, c.numbers
-    short = f"free and pieces together are {size(deficit)} short of the request"
+    least = "at least " if n.free is None else ""
+    short = f"free and pieces together are {least}{size(deficit)} short of the request"
     return c.found(
         "capacity_exhausted",
         "suspected",
@@ -108,4 +142,6 @@ def exhausted(c: OomCase) -> LogCandidate:
 
 
 def _cut_off(c: OomCase) -> str:
+    if c.verdict.most_free is not None:
+        return f"An allocation failed: {c.lacks()}."
     return f"An allocation failed ({c.lacks()}); the message does not say how much was free."

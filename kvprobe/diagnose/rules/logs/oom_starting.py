@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs import model_size, oom_serving
 from kvprobe.diagnose.rules.logs.base import LogCandidate
@@ -14,6 +15,7 @@ _WEIGHTS_FILL: Final = 0.88
 """Weights of this share of the card leave no room for a pass, whatever the batch."""
 _CONVERT_NOTABLE: Final = 0.002
 _MOSTLY_EMPTY: Final = 0.5
+_WORST_OVER_TEXT: Final = 2
 
 
 def loading(c: OomCase) -> list[LogCandidate]:
@@ -23,20 +25,25 @@ def loading(c: OomCase) -> list[LogCandidate]:
     if "lora" in c.site and c.weights:
         return [too_large(c, "likely", "the adapters' buffers come on top of the weights")]
     share = c.share(c.numbers.allocated)
-    estimate = model_size.estimate(c.view)
-    if share is not None and share < _MOSTLY_EMPTY and c.verdict.step != "1" and not _too_big(c, estimate):
+    fit = fit_by_name(c)
+    if share is not None and share < _MOSTLY_EMPTY and c.verdict.step != "1" and fit != "over":
         return [too_large(c, "suspected", "the rest of the card is not in PyTorch's hands")]
-    return [too_large(c, "certain" if c.site.told and share and share >= 0.8 else "likely", None)]
+    if c.site.told and share and share >= 0.8:
+        return [too_large(c, "certain", None)]
+    return [too_large(c, "likely" if c.site.phase == "load" else by_name(c), None)]
 
 
-def too_big_by_name(c: OomCase) -> bool:
-    """Whether the model, by its name, is larger than the card."""
-    return _too_big(c, model_size.estimate(c.view))
+def fit_by_name(c: OomCase) -> model_size.Fit | None:
+    """Whether the model, by its name, is larger than the card or clearly smaller; only where the card's
+    size is in the message."""
+    estimate, total = model_size.estimate(c.view), c.numbers.total
+    return estimate.fit(total) if estimate is not None and total else None
 
 
-def _too_big(c: OomCase, estimate: model_size.Estimate | None) -> bool:
-    total = c.numbers.total
-    return bool(estimate and total and estimate.bytes_per_gpu > 0.9 * total)
+def by_name(c: OomCase) -> Confidence:
+    """How far a name may carry a verdict."""
+    estimate = model_size.estimate(c.view)
+    return "likely" if estimate is not None and not estimate.ambiguous else "suspected"
 
 
 def too_large(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandidate:
@@ -44,10 +51,12 @@ def too_large(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandi
     told = f"; {extra}" if extra else ""
     if estimate is not None:
         told += f"; {estimate.text}"
+        told += "".join(f" ({doubt})" for doubt in estimate.open_points)
+    when = "while they were loaded, " if c.site.phase in ("load", None) else ""
     return c.found(
         "weights_plus_fixed_too_large",
         confidence,
-        f"The weights do not fit: while they were loaded, {c.lacks()}{told}.",
+        f"The weights do not fit: {when}{c.lacks()}{told}.",
         evidence=c.evidence(c.site.frame("load", "lora", "draft")),
         excludes={
             "gpu_memory_utilization_too_high": "no pool existed yet: utilisation plays no part while loading"
@@ -99,6 +108,8 @@ def profiling(c: OomCase) -> list[LogCandidate]:
     share = c.share(c.weights)
     if share is not None and share >= _WEIGHTS_FILL:
         return [_weights_fill(c, share)]
+    if worst_case_images(c.view) and "logits" not in c.site:
+        return [multimodal(c)]
     if c.view.all("mm_profile_too_short", "mm_budget") and c.site.told is False:
         return [multimodal(c)]
     return [_peak(c)]
@@ -119,6 +130,13 @@ def _weights_fill(c: OomCase, share: float) -> LogCandidate:
         ],
         would_change_my_mind=["weights of the same model below 80 % of the card"],
     )
+
+
+def worst_case_images(view: LogView) -> bool:
+    """vLLM itself says that the images and videos of the worst case are several times the text's pass."""
+    told = view.last("mm_profile_too_short")
+    worst, text = (told.get("worst"), told.get("profile")) if told is not None else (None, None)
+    return isinstance(worst, int) and isinstance(text, int) and worst >= _WORST_OVER_TEXT * text
 
 
 def multimodal(c: OomCase, sure: Confidence = "likely") -> LogCandidate:

@@ -32,6 +32,10 @@ def no_room(view: LogView) -> list[LogCandidate]:
     loaded = [e for e in view.all("weights_loaded") if e.get("free_after") is not None]
     fraction = at.get("fraction") or told(view, "mem_fraction_static")
     evidence = [cite(at), *cites(loaded[-1:]), *cites(negative[:1])]
+    least = told(view, "least", "fraction_needed")
+    if least is not None and least <= _LEGAL_FRACTION and (fraction is None or least > fraction):
+        evidence += cites(view.all("fraction_needed"), 1)
+        return [_fraction(at, evidence, "likely", _by_its_own_sum(fraction, least, loaded))]
     if loaded and loaded[-1].get("weights") is not None:
         return [_by_numbers(at, loaded[-1], fraction, evidence)]
     sure: Confidence = "suspected" if fraction is None and not negative else "likely"
@@ -51,6 +55,15 @@ def no_room(view: LogView) -> list[LogCandidate]:
         else "; the fraction in use is not in the log."
     )
     return [_weights(at, evidence, sure, why)]
+
+
+def _by_its_own_sum(fraction: float | None, least: float, loaded: list[Event]) -> str:
+    kept = f"mem_fraction_static {fraction:g}" if fraction is not None else "the fraction"
+    left = f" although {size(loaded[-1].get('free_after'))} were free after the weights" if loaded else ""
+    return (
+        f"Init, not run time: {kept} leaves nothing for the KV pool{left}; by the engine's own sum it has to "
+        f"be at least {least:g}, which is legal."
+    )
 
 
 def _by_numbers(at: Event, loaded: Event, fraction: float | None, evidence: list[Evidence]) -> LogCandidate:
@@ -114,6 +127,32 @@ def _weights(at: Event, evidence: list[Evidence], sure: Confidence, why: str) ->
     )
 
 
+def unequal(view: LogView) -> list[LogCandidate]:
+    """Ranks that find unequal room before anything is loaded: somebody else is on one of the cards."""
+    event = view.first("gpus_unequal")
+    if event is None:
+        return []
+    least, here = event.get("least"), event.get("free")
+    numbers = f": {size(least)} on the fullest card, {size(here)} on this one" if least and here else ""
+    return [
+        candidate(
+            "other_process_on_gpu",
+            "likely",
+            f"Before loading, the cards have unequal free memory{numbers}: something else is on them.",
+            [cite(event)],
+            fatal=True,
+            at=event,
+            phase="load",
+            check_first=["`nvidia-smi` before the start: which processes are on the fullest card"],
+            remedy=[
+                "stop the other process, also one left over from an earlier run",
+                "CUDA_VISIBLE_DEVICES with free cards only, all of one size",
+            ],
+            would_change_my_mind=["cards of different sizes in one group"],
+        )
+    ]
+
+
 _OOM = re.compile(r"out of memory|OutOfMemory|OOM", re.IGNORECASE)
 
 
@@ -167,4 +206,4 @@ def _other_reason(event: Event, inner: str) -> LogCandidate:
     )
 
 
-RULES: tuple[LogRule, ...] = (no_room, graph_failed)
+RULES: tuple[LogRule, ...] = (no_room, unequal, graph_failed)

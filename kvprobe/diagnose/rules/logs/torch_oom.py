@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.diagnose.fragmentation import FULL_ALLOCATED
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs import oom_driver, oom_phases, oom_placeless
@@ -91,11 +92,16 @@ def _others(c: OomCase) -> LogCandidate | None:
     share = c.share(v.outside)
     if not v.outside_decides or share is None:
         return None
-    if share < _OTHERS_NEEDED_AT_LOAD and (c.starting or c.pool_engine or not v.own_process_known):
+    small = share < _OTHERS_NEEDED_AT_LOAD  # a display, or a second context
+    if small and (c.starting or c.pool_engine or not v.own_process_known or _holds_nearly_all(c)):
         return None
     if share < _UNNAMED_NEEDED and c.pool_engine and not _named(c):
         return None  # graphs, collectives and libraries of the engine itself may take as much
     return _somebody(c)
+
+
+def _holds_nearly_all(c: OomCase) -> bool:
+    return (c.share(c.numbers.allocated) or 0.0) >= FULL_ALLOCATED
 
 
 def _named(c: OomCase) -> bool:
@@ -199,6 +205,8 @@ def _pieces(c: OomCase) -> LogCandidate:
 def _how_sure(c: OomCase) -> Confidence:
     """A strong band on a card with room is proof; a few MiB on a full card prove little."""
     spare = (c.verdict.margin or 0) / c.numbers.total if c.numbers.total else 0.0
+    if c.verdict.full and c.site.phase is None:
+        return "suspected"  # what filled the card may well be the root, and nothing tells what it was
     if c.verdict.step == "5a":
         return (
             "certain" if not c.verdict.full and spare >= 0.01 else "likely" if spare >= 0.005 else "suspected"

@@ -96,7 +96,7 @@ def no_memory(view: LogView) -> list[LogCandidate]:
     if not events:
         return []
     event = events[0]
-    near = [e for e in view.all("trt_stage") if e.source == event.source and -6 <= e.line - event.line <= 14]
+    near = [e for e in view.all("trt_stage") if e.source == event.source and -6 <= e.line - event.line <= 24]
     stages = [str(e.get("stage")) for e in near]
     asked, engine = event.get("asked"), told(view, "weights", "engine_size")
     pool = any(e.engine == "trtllm" and e.line < event.line for e in view.all("pool_size"))
@@ -104,6 +104,8 @@ def no_memory(view: LogView) -> list[LogCandidate]:
         return [_weights(event, near, asked)]
     if pool or "kv" in stages:
         return [_after_pool(view, event, near)]
+    if "step" in stages and "context" not in stages:
+        return [_in_a_step(event, near, asked)]
     return [_workspace(event, near, asked, sure="context" in stages or "buffers" in stages)]
 
 
@@ -139,6 +141,29 @@ def _after_pool(view: LogView, event: Event, near: list[Event]) -> LogCandidate:
             "one instance on a card",
         ],
         would_change_my_mind=["the failure comes before the pool is made"],
+    )
+
+
+def _in_a_step(event: Event, near: list[Event], asked: float | None) -> LogCandidate:
+    """Buffers that grow with the requests of a step: the engine was built and served already."""
+    return candidate(
+        "runtime_activation_spike",
+        "suspected",
+        f"Buffers of a step ({size(asked)}) were enlarged for the requests at hand and found no memory: the "
+        "engine ran already, and its pool left too little beside it.",
+        [cite(event), *cites(near, 2)],
+        fatal=True,
+        at=event,
+        phase="serve",
+        check_first=[
+            "what the requests ask for: logits or log-probabilities of every token, beam width, batch size",
+            "kv_cache_free_gpu_mem_fraction, and what is free on the card while it serves",
+        ],
+        remedy=[
+            "leave generation and context logits out, or a smaller max_batch_size",
+            "a lower kv_cache_free_gpu_mem_fraction: each 0.1 leaves a tenth of the free memory",
+        ],
+        would_change_my_mind=["the same failure at the first request: then buffers of fixed size"],
     )
 
 

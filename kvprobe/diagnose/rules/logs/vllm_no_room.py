@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.diagnose.causes import UNKNOWN
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs import model_size
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
-from kvprobe.diagnose.rules.logs.vllm_room import Room, room_of
+from kvprobe.diagnose.rules.logs.vllm_room import Room, least_utilisation, room_of
 from kvprobe.evidence.events import Event
 from kvprobe.summary.units import size
 
@@ -23,6 +24,8 @@ _PEAK_LARGE: Final = 0.22
 """Of the budget: an activation peak above it is out of proportion to a text model's pass."""
 _GRAPHS_ABSURD: Final = 0.5
 _GRAPHS_ABSURD_BYTES: Final = 30 * _GIB
+_STRIP: Final = 0.15
+_MOST_OF_BUDGET: Final = 0.8
 _NON_TORCH_LARGE: Final = 0.08
 _OTHERS_BYTES: Final = 2 * _GIB
 
@@ -59,7 +62,36 @@ class _Refusal:
             return self._peak()
         if r.graphs and r.graphs > 0 and r.kv is not None and r.kv <= 0 and r.graphs > -r.kv:
             return self._graphs()
+        if r.weights is None and r.kv is None:
+            return self._bare()
         return self._weights()
+
+    def _bare(self) -> LogCandidate:
+        """The refusal alone, without a number of the budget: only the model's name may tell."""
+        guess = model_size.estimate(self.view)
+        fit = guess.fit(self.room.total) if guess is not None else None
+        if fit == "over":
+            return self._weights()
+        ruled_out = ""
+        if guess is not None and fit == "fits":
+            card = f" on a card of {size(self.room.total)}" if self.room.total else ""
+            ruled_out = f" The weights are not the reason: {guess.text}{card}."
+        found = self._say(
+            UNKNOWN,
+            "suspected",
+            "The engine found no room for its cache, and no line gives its budget, weights or what else was "
+            "on the card: the weights, a low utilisation, another process and a wrong sum of the engine all "
+            f"end so.{ruled_out}",
+            ["`nvidia-smi` before the start: who holds the card"],
+            [
+                "collect the engine's lines from its start: weights, activation peak, `gpu_memory_utilization`",
+                "collect the command line and the name of the GPU",
+            ],
+            ["any line with the engine's budget"],
+        )
+        if ruled_out:
+            found.excludes["weights_plus_fixed_too_large"] = ruled_out.strip()
+        return found
 
     def _say(
         self,
@@ -138,6 +170,9 @@ class _Refusal:
             return False
         if r.total is not None and r.needed is not None and r.activation is not None:
             return r.needed + 0.01 * r.total < 0.95 * r.total
+        if r.total is not None and r.kv is None and r.weights is not None:
+            # What ran beside the weights is not told: a wide strip beyond the budget would hold it.
+            return r.utilisation * r.total < r.weights + _STRIP * r.total < 0.95 * r.total
         if r.total is not None and r.kv is not None:
             return 0.95 * r.total - r.utilisation * r.total > -r.kv + 0.01 * r.total
         return r.utilisation <= 0.6
@@ -191,7 +226,7 @@ class _Refusal:
 
     def _too_low(self) -> LogCandidate:
         r = self.room
-        least = _least_utilisation(self.view, r)
+        least = least_utilisation(self.view, r)
         told = f" ({r.sum_text()})" if r.sum_text() else ""
         hint = f" The smallest utilisation that fits one sequence: {least}." if least else ""
         room = (
@@ -244,7 +279,9 @@ class _Refusal:
     def _weights(self) -> LogCandidate:
         r = self.room
         guess = model_size.estimate(self.view) if r.weights is None else None
-        known = r.weights is not None and (r.total is not None or _in_proportion(r))
+        known = r.weights is not None and (
+            _much_of(r) if r.kv is None else bool(r.total) or _in_proportion(r)
+        )
         told = r.sum_text() or (guess.text if guess else "")
         cannot = ""
         if r.total is not None and r.needed is not None and r.utilisation:
@@ -272,27 +309,14 @@ class _Refusal:
         )
 
 
+def _much_of(room: Room) -> bool:
+    """Without the rest that was left: weights that take most of the budget explain it."""
+    return bool(room.limit and room.weights and room.weights >= _MOST_OF_BUDGET * room.limit)
+
+
 def _in_proportion(room: Room) -> bool:
     """Without the card's size: weights explain a shortfall that is well below them."""
     return room.weights is not None and room.kv is not None and room.weights >= -3 * room.kv
-
-
-def _least_utilisation(view: LogView, room: Room) -> str | None:
-    """(needed + one sequence) / total, rounded up to 0.01; without the KV of a sequence, with 1 % of room."""
-    if room.total is None or room.needed is None:
-        return None
-    one = _one_sequence(view) or round(0.01 * room.total)
-    least = -(-100 * (room.needed + one) // room.total)
-    return f"{least / 100:.2f}" if least < 100 else None
-
-
-def _one_sequence(view: LogView) -> int | None:
-    prediction = view.prediction or {}
-    kv = prediction.get("kv") or {}
-    per_token = kv.get("bytes_per_token_per_gpu")
-    told = [n for e in view.all("config", "pool_size") if isinstance(n := e.get("max_model_len"), int)]
-    tokens = told[-1] if told else None
-    return round(per_token * tokens) if per_token and tokens else None
 
 
 RULES: Final = (no_room,)

@@ -118,3 +118,21 @@ def _terms(events: list[Event]) -> Iterator[tuple[str, float]]:
 
 def _int(value: float | None) -> int | None:
     return None if value is None else round(value)
+
+
+def least_utilisation(view: LogView, room: Room) -> str | None:
+    """(needed + one sequence) / total, rounded up to 0.01; without the KV of a sequence, with 1 % of room."""
+    if room.total is None or room.needed is None:
+        return None
+    one = _one_sequence(view) or round(0.01 * room.total)
+    least = -(-100 * (room.needed + one) // room.total)
+    return f"{least / 100:.2f}" if least < 100 else None
+
+
+def _one_sequence(view: LogView) -> int | None:
+    prediction = view.prediction or {}
+    kv = prediction.get("kv") or {}
+    per_token = kv.get("bytes_per_token_per_gpu")
+    told = [n for e in view.all("config", "pool_size") if isinstance(n := e.get("max_model_len"), int)]
+    tokens = told[-1] if told else None
+    return round(per_token * tokens) if per_token and tokens else None

@@ -11,6 +11,9 @@ _SZ: Final = r"[\d.]+ ?[KMGT]i?B"
 _NO_SIZE: Final = (
     signature("cuda_oom", "cumem_allocator", r"out of memory at .{0,200}cumem_allocator", where="cumem"),
     signature(
+        "cuda_oom", "wake_up method failed", r"wake_up method failed: CUDA.{0,20}out of", where="cumem"
+    ),
+    signature(
         "cuda_oom",
         "CUDA error: out of memory",
         r"CUDA error: out of memory",
@@ -150,7 +153,7 @@ _HOST: Final = (
         rf"Unable to allocate (?P<requested__size>{_SZ}) for an array",
     ),
     signature("cpu_oom", "posix_memalign(&data", r"posix_memalign\(&data.{0,60} == 0\. 12 vs 0"),
-    signature("cpu_oom", "Cannot allocate memory", r"Cannot allocate memory"),
+    signature("cpu_oom", "Cannot allocate memory", r"^(?!.{0,60}mlock).*Cannot allocate memory"),
     signature("cpu_oom", "paging file is too small", r"paging file is too small"),
     signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc"),
     signature("cpu_oom", "DefaultCPUAllocator: not enough memory", r"not enough memory:(?! you tried)"),
@@ -164,6 +167,12 @@ _HOST: Final = (
         "xpu_block_limit",
         "can NOT allocate memory block",
         r"block with size larger than (?P<limit__size>[\d.]+ ?GB)",
+    ),
+    signature(
+        "xpu_block_limit",
+        "Invalid buffer size: ",
+        r"Invalid buffer size: [\d.]+ ?[GT]i?B",
+        unsized="Metal",
     ),
     signature(
         "xpu_block_limit",

@@ -81,12 +81,6 @@ _ROWS = (
         signal=9,
     ),
     signature("bus_error", "us error", r"[Bb]us error(?:.{0,80}(?P<shared_memory__text>shared memory|shm))?"),
-    signature(
-        "host_rss",
-        "RSS: ",
-        r"\bRSS\b[ :=]{1,3}(?P<rss__size>[\d.]+ ?(?:[KMG]i?B|kB))",
-    ),
-    signature("host_rss", "rss=", r"\brss=(?P<rss__size>[\d.]+ ?(?:[KMG]i?B|kB))"),
 )
 
 _TASK = re.compile(r"\[ *\d+\] +\d+ +\d+ +(\d+) +(\d+) +.{0,80}? (-?\d+) (\S.{0,30})$")
@@ -109,59 +103,7 @@ def _table(line: Line, around: Around) -> Iterable[Event]:
         yield event_of(line, "oom_largest_task", values)
 
 
-_SHELL = re.compile(
-    r"^(?:\S{0,80}: line \d+: +\d+ +|\[\d+\][+-]? +(?:\d+ )?|zsh: |bash: |\S{0,60}: )?"
-    r"[Kk]illed\b(?: +.{0,400})?$"
-)
-_NOT_SHELL = re.compile(r"[Kk]illed (?:by|process|process(?:es)?|worker|all|after|local|request)")
-
-
-def _shell(line: Line, around: Around) -> Iterable[Event]:
-    """`Killed`, as a shell prints it when a child got SIGKILL."""
-    text = line.text.strip()
-    if _SHELL.match(text) is None or _NOT_SHELL.search(text):
-        return
-    yield event_of(line, "signal", {"how": Value("shell"), "signal": Value(9)})
-
-
-_EXIT = re.compile(
-    r"(?:exit(?:ed|code)?|returned non-zero)[ _]?(?:with )?(?:exit )?(?:codes?|status)?[ :=]{0,3}"
-    r"(?:exit (?:code|status) )?[(]?(-9|137)\b"
-    r"|died with <Signals\.SIGKILL: 9>|signal: killed|signal 9 \(SIGKILL\)|SIGKILL\)|\(SIGKILL"
-)
-
-
-def _exit(line: Line, around: Around) -> Iterable[Event]:
-    """Exit code 137 or -9: SIGKILL, from whomever."""
-    found = _EXIT.search(line.text)
-    if found is None or "one or more of its" in line.text:
-        return
-    values = {"how": Value("exit code"), "signal": Value(9)}
-    if found[1]:
-        values["exit_code"] = Value(found[1])
-    yield event_of(line, "signal", values)
-
-
 READERS: tuple[Reader, ...] = (
     table_reader("kernel", None, _ROWS),
     Reader(name="kernel task table", engine=None, anchors=("total_vm",), read=_table),
-    Reader(name="shell Killed", engine=None, anchors=("Killed", "zsh: killed", "bash: killed"), read=_shell),
-    Reader(
-        name="exit by SIGKILL",
-        engine=None,
-        anchors=(
-            "code 137",
-            "code: 137",
-            "status 137",
-            "code=137",
-            "code (137",
-            "codes: 137",
-            "exit code -9",
-            "exitcode: -9",
-            "exit code: -9",
-            "SIGKILL",
-            "signal: killed",
-        ),
-        read=_exit,
-    ),
 )

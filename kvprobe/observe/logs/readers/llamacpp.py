@@ -99,6 +99,18 @@ _FAILURES = (
     ),
     signature(
         "alloc_failed",
+        "insufficient memory (attempted",
+        rf"insufficient memory \(attempted to allocate +(?P<asked__MiB>{_NUM}) MB",
+        backend="cpu",
+    ),
+    signature(
+        "context_pool_short",
+        "memory pool (needed",
+        r"not enough space in the (?P<pool__text>[\w' ]{4,30}?) memory pool \(needed (?P<needed__B>\d+), "
+        r"available (?P<available__B>\d+)",
+    ),
+    signature(
+        "alloc_failed",
         "metal_buffer_type_alloc_buffer: error",
         rf"error: failed to allocate buffer, size = +(?P<asked__MiB>{_NUM}) MiB",
         backend="metal",

@@ -11,7 +11,7 @@ _SERVE = (
     signature(
         "kv_full",
         "failed to find free space in the KV cache",
-        r"failed to find free space in the KV cache, retrying with smaller .{0,60}?n_batch = "
+        r"failed to find free space in the KV cache, retrying with (?:a )?smaller .{0,300}?n_batch ?= ?"
         r"(?P<batch__tokens>\d+)",
         phase="serve",
     ),
@@ -33,7 +33,12 @@ _SERVE = (
         r"ontext size has been exceeded",
         phase="serve",
     ),
-    signature("kv_full_fatal", "failed to decode the batch", r"n_batch = 1, ret = 1", phase="serve"),
+    signature(
+        "kv_full_fatal",
+        "failed to decode the batch",
+        r"n_batch ?= ?1\b.{0,40}ret ?= ?1\b|KV cache is full",
+        phase="serve",
+    ),
     signature(
         "refused",
         "the available context size",

@@ -58,6 +58,14 @@ _ROWS = (
         phase="load",
     ),
     signature(
+        "host_too_small",
+        "model request too large for system",
+        r'requested="?(?P<asked__size>[\d.]+ ?[KMGT]?i?B?)"? '
+        r'available="?(?P<free__size>[\d.]+ ?[KMGT]?i?B?)\b'
+        r'(?:"? total="?(?P<total__size>[\d.]+ ?[KMGT]?i?B))?',
+        phase="load",
+    ),
+    signature(
         "host_memory",
         'msg="system memory"',
         r'total="(?P<total__size>[^"]{3,14})" free="(?P<free__size>[^"]{3,14})"(?: '

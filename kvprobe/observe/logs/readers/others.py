@@ -34,6 +34,25 @@ _ROWS = (
         r"The model weight size (?P<weights__B>[\d.]{1,20})",
         engine="mlc",
     ),
+    signature(
+        "guardrail_refused",
+        "due to insufficient system resources",
+        r"insufficient system resources(?:.{0,80}?requires approximately "
+        r"(?P<asked__text>\S{1,12} ?\w{1,9}) of)?",
+        engine="lmstudio",
+        phase="load",
+    ),
+    signature(
+        "arena_no_memory",
+        "Failed to allocate memory for requested buffer",
+        r"requested buffer of size (?P<asked__B>\d{1,18})",
+    ),
+    signature(
+        "arena_no_memory",
+        "smaller than requested bytes of",
+        r"Available memory of (?P<limit__B>\d{1,18}) is smaller than requested bytes of (?P<asked__B>\d{1,18})",
+    ),
+    signature("arena_no_memory", "OOM when allocating tensor", r"OOM when allocating tensor with shape"),
     signature("cuda_oom", "CUDA failed with error", r"CUDA failed with error out of memory", where="runtime"),
     signature(
         "exllama_no_memory",
@@ -42,6 +61,7 @@ _ROWS = (
         engine="exllama",
         phase="load",
     ),
+    signature("phase", "Uvicorn running on", r"Uvicorn running on http", phase="serve"),
     signature(
         "disk_full",
         "No space left on device",

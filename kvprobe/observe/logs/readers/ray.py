@@ -15,8 +15,15 @@ _ROWS = (
     signature(
         "killed",
         "exceeds the memory usage threshold",
-        r"memory used=(?P<rss__size>[\d.]+ ?[KMG]i?B)\) was running was (?P<used__size>[\d.]+ ?[KMGT]i?B) / "
+        r"memory used=(?P<rss__size>[\d.]+ ?[KMGT]i?B)\) was running was "
+        r"(?P<used__size>[\d.]+ ?[KMGT]i?B) / "
         r"(?P<total__size>[\d.]+ ?[KMGT]i?B) \((?P<usage__ratio>[\d.]+)\)",
+        how="ray",
+    ),
+    signature(
+        "killed",
+        "ray-core/scheduling/ray-oom-prevention",
+        r"on how to address the out of memory issue: \S{1,40}docs\.ray\.io",
         how="ray",
     ),
     signature(

@@ -56,6 +56,18 @@ _START = (
         phase="profile",
     ),
     signature(
+        "no_room_for_pool",
+        "leave no GPU memory for the KV cache",
+        r"eights leave no GPU memory for the KV cache"
+        r"(?:.{0,40}?mem[-_]fraction[-_]static[= ](?P<fraction__ratio>[\d.]*\d))?",
+        phase="profile",
+    ),
+    signature(
+        "fraction_needed",
+        "mem-fraction-static to at least",
+        r"mem-fraction-static to at least (?P<least__ratio>[\d.]*\d)",
+    ),
+    signature(
         "graph_failed",
         "Capture cuda graph failed",
         r"Capture cuda graph failed:? ?(?P<inner__text>.{0,300})",
@@ -114,6 +126,13 @@ _SERVE = (
         r"\((?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
+    ),
+    signature(
+        "gpus_unequal",
+        "The memory capacity is unbalanced",
+        r"capacity is unbalanced(?:.{0,80}?pre_model_load_memory=(?P<least__GiB>[\d.]+), "
+        r"local_gpu_memory=(?P<free__GiB>[\d.]+))?",
+        phase="load",
     ),
     signature("child_died", "eceived sigquit from a child proc", r"eceived sigquit"),
     signature(
@@ -184,6 +203,8 @@ _ARGS: tuple[tuple[str, str, str], ...] = (
     ("tp_size", "tensor_parallel_size", "count"),
     ("cuda_graph_max_bs", "cuda_graph_max_bs", "count"),
     ("kv_cache_dtype", "kv_cache_dtype", "text"),
+    ("quantization", "quantization", "text"),
+    ("dtype", "dtype", "text"),
     ("disable_radix_cache", "disable_radix_cache", "flag"),
     ("speculative_algorithm", "speculative", "text"),
     ("schedule_conservativeness", "schedule_conservativeness", "ratio"),
@@ -193,10 +214,11 @@ _ARG_PATTERNS = tuple(
         name,
         unit,
         re.compile(rf"\b{key}=['\"]?([\w.+-]{{1,80}})"),
-        re.compile(rf"--{key.replace('_', '-')}[ =]+([\w.+-]{{1,80}})"),
+        re.compile(rf"--{key.replace('_', '-').replace('tp-size', 'tp(?:-size)?')}[ =]+([\w.+-]{{1,80}})"),
     )
     for key, name, unit in _ARGS
 )
+_MODEL = re.compile(r"(?:\bmodel_path=['\"]?|--model(?:-path)?[ =]['\"]?)([\w~/.][\w./~:+-]{1,200})")
 
 
 def _args(line: Line, around: Around) -> Iterable[Event]:
@@ -207,6 +229,9 @@ def _args(line: Line, around: Around) -> Iterable[Event]:
         value = _typed(found[1], unit) if found is not None and found[1] not in {"None", "null"} else None
         if value is not None:
             values[name] = value
+    model = _MODEL.search(line.text)
+    if model is not None:
+        values["model"] = Value(model[1])
     if "--disable-radix-cache" in line.text:
         values["disable_radix_cache"] = Value(True)
     yield event_of(line, "config", values, engine=ENGINE)

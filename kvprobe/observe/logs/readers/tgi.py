@@ -35,6 +35,7 @@ _ROWS = (
     signature("start_failed", "failed to start", r"Shard \d+ failed to start", stage="load"),
     signature("start_failed", "ShardCannotStart", r"\bShardCannotStart\b", stage="load"),
     signature("phase", "Shard ready in", r"Shard ready in", phase="warmup"),
+    signature("phase", "Server started at unix:", r"Server started at unix:", phase="warmup"),
     signature("phase", "Warming up model", r"Warming up model", phase="warmup"),
     signature("phase", "Method Warmup encountered an error", r"Method Warmup", phase="warmup"),
     signature("phase", "Method Prefill encountered an error", r"Method Prefill", phase="serve"),

@@ -52,6 +52,23 @@ _GRAPH_FILE: Final = re.compile(r"torch/cuda/graphs\.py|cuda_?graph\w{0,20}\.py"
 _METHOD: Final = re.compile(r"(?:rror executing method|while processing method) ['\"]?(\w{1,80})")
 
 
+_SOURCE_NAMES: Final = (
+    "profile_run",
+    "determine_available_memory",
+    "determine_num_available_blocks",
+    "capture_model",
+    "gptq_marlin_repack",
+    "awq_marlin_repack",
+    "process_weights_after_loading",
+    "_dummy_sampler_run",
+    "initialize_kv_cache",
+    "_get_prompt_logprobs_dict",
+    "create_weights",
+)
+"""Calls that no prose contains: in a cut traceback the line of code may be all that is left of a frame."""
+_SOURCE: Final = re.compile(rf"(?:^|[\w.\]) =(]\.|= ?|return )({'|'.join(_SOURCE_NAMES)})\(")
+
+
 def _read(line: Line, around: Around) -> list[Event]:
     text = line.text
     if _VISION_CALL.search(text):
@@ -67,6 +84,10 @@ def _read(line: Line, around: Around) -> list[Event]:
         return [
             event_of(line, "frame", {"function": Value(method[1]), "site": Value(sites[0])}, engine="vllm")
         ]
+    source = _SOURCE.search(text) if '", line ' not in text else None
+    if source is not None:
+        sites = _SITE_OF[source[1]]
+        return [event_of(line, "frame", {"function": Value(source[1]), "site": Value(s)}) for s in sites]
     events: list[Event] = []
     for found in islice(_FRAME.finditer(text), _MOST_IN_A_LINE):
         events += _events(line, found)
@@ -97,6 +118,8 @@ def _sites(name: str, file: str) -> list[str]:
         sites.append("multimodal")
     if file.endswith("torch/nn/modules/module.py") and name in ("to", "_apply", "convert", "cuda"):
         sites.append("load")
+    if name == "__init__" and "/model_executor/models/" in file:
+        sites.append("load")  # a model's layers are made: vLLM and others allocate the weights here
     if _CACHE_UPDATE.search(file):
         sites.append("static_cache" if name == "__init__" else "kv_growth")
     if _GRAPH_FILE.search(file) and name in ("__exit__", "__enter__", "capture_end", "capture"):
@@ -120,6 +143,7 @@ READERS: Final = (
             "rror executing method ",
             "while processing method ",
             "sampling_metadata=dummy_metadata",
+            *(f"{name}(" for name in _SOURCE_NAMES),
         ),
         read=_read,
     ),

@@ -107,8 +107,8 @@ def _settle_others(text: str, values: dict[str, Value]) -> None:
     """Other processes of the device. In a container the own process has a foreign number: it is the
     smallest clause that can hold what this allocator reserved, and only where none is named ours."""
     found = [(int(pid), to_bytes(n, u)) for pid, n, u in _OTHERS.findall(text)]
-    if not found:
-        return
+    if not found or not {"own_process", "allocated"} & values.keys():
+        return  # a broken paste: without our own share no clause is known to be another's
     if "own_process" not in values and "allocated" in values:
         unallocated = values.get("reserved_unallocated")
         held = values["allocated"].value + (unallocated.value if unallocated else 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SIZE: Final = r"(-?\d[\d,]{0,24}(?:\.\d{1,6})?) ?(bytes|B|[KMGT]i?B)(?![\w/])"
+SIZE: Final = r"(?<![\d.])(-?\d[\d,]{0,24}(?:\.\d{1,6})?) ?(bytes|B|[KMGT]i?B)(?![\w/])"
 """Two groups: the number, the unit."""
 
 _POWER: Final = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -71,12 +71,34 @@ _ROWS = (
         "OutOfMemory (",
         r"OutOfMemory \((?:Requested size was (?P<asked__B>\d+) bytes|no further information)",
     ),
+    signature(
+        "trt_alloc_failed",
+        "bytes of scratch space",
+        r"requires (?P<asked__B>\d+) bytes of scratch space, but only (?P<free__B>\d+) is available",
+    ),
+    signature("trt_stage", "bytes of scratch space", r"scratch space", stage="context"),
+    signature(
+        "pool_short", "No free blocks left", r"new blocks. No free blocks left", phase="serve", failed=1
+    ),
+    signature(
+        "engine_check_failed",
+        "Assertion failed: ",
+        r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?!Can't allocate|.{0,80}(?:memory|large enough))"
+        r"(?P<check__text>.{3,160}?) \(/?\S{0,160}?(?P<file__text>\w{1,60}\.(?:cpp|cc|cu|h|hpp)):\d",
+    ),
     signature("trt_stage", "createExecutionContext", r"createExecutionContext", stage="context"),
     signature(
         "trt_stage", "IExecutionContext creation", r"failed.{0,60}IExecutionContext creation", stage="context"
     ),
     signature("trt_stage", "deserializeCudaEngine", r"deserializeCudaEngine", stage="weights"),
     signature("trt_stage", "Failed to deserialize cuda engine", r"deserialize", stage="weights"),
+    signature(
+        "trt_stage",
+        "tensorrt_llm::",
+        r"(?:RuntimeBuffers::(?:prepare|reshape|setFromInputs|postContext|prepareStep)|::prepareBuffers|"
+        r"::execute(?:Step|Batch|Context|Async)|::forward(?:Async|Sync|Step)?\(|decoderStep|GenericLlm\w{0,20}Step)",
+        stage="step",
+    ),
     signature("trt_stage", "Building engine", r"Building engine|Build TensorRT engine", stage="build"),
 )
 

@@ -31,8 +31,8 @@ _NUMBERS: Final = {
 }
 _TEXTS: Final = {
     "kv_cache_dtype": r"kv[-_]cache[-_]dtype",
-    "dtype": r"(?<![a-z_-])dtype",
-    "quantization": r"(?<![a-z_-])quantization",
+    "dtype": r"(?:(?<![a-z_-])|(?<=\s--))dtype",
+    "quantization": r"(?:(?<![a-z_-])|(?<=\s--))quantization|\s-q(?= )",
     "load_format": r"load[-_]format",
 }
 _PATTERNS: Final = {

@@ -1,0 +1,108 @@
+"""What a log does not prove is said less surely, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnose.logs.reading import diagnose, finding, oom
+
+STATS = (
+    "INFO 03-04 05:06:0{n} [loggers.py:127] Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation "
+    "throughput: 410.5 tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, "
+    "GPU KV cache usage: {usage}%, Prefix cache hit rate: 11.0%\n"
+)
+TABLE = "|  0%   41C    P2    88W / 300W |  23120MiB / 24564MiB |     97%      Default |\n"
+PEAK = "INFO 01-02 03:04:05 worker.py:200] the current vLLM instance can use total_gpu_memory ({total}GiB) x "
+NO_ROOM = (
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when\n"
+)
+
+
+@pytest.mark.parametrize(("usage", "waiting"), [("97.4", 3), ("62.0", 11), ("99.0", 0)])
+def test_one_strained_line_is_neither_healthy_nor_ill(usage: str, waiting: int) -> None:
+    assert diagnose(STATS.format(n=1, running=2, waiting=waiting, usage=usage)).primary == "unknown"
+
+
+def test_one_quiet_line_is_enough_for_healthy() -> None:
+    assert diagnose(STATS.format(n=1, running=4, waiting=0, usage="41.0")).primary == "healthy_baseline"
+
+
+def test_a_table_of_a_full_card_beside_an_unsized_failure() -> None:
+    answer = diagnose(f"{TABLE}RuntimeError: CUDA error: out of memory\n")
+    assert answer.primary == "other_process_on_gpu"
+    assert answer.findings[0].confidence == "suspected"
+    assert "22.6 GiB of 24.0 GiB" in answer.findings[0].why
+
+
+def test_a_table_of_an_empty_card_says_nothing() -> None:
+    empty = TABLE.replace("23120MiB", "    4MiB")
+    assert diagnose(f"{empty}RuntimeError: CUDA error: out of memory\n").primary == "capacity_exhausted"
+
+
+def test_pieces_on_a_full_card_without_a_place_are_suspected() -> None:
+    answer = diagnose(oom("70.00 MiB", 31.73, "30.00 MiB", 31.0, "300.00 MiB", process=31.6) + "\n")
+    assert finding(answer, "allocator_fragmentation").confidence == "suspected"
+
+
+def test_a_refusal_on_a_nearly_full_card_may_be_a_race() -> None:
+    answer = diagnose(oom("20.00 MiB", 39.4, "90.00 MiB", 37.0, "1.50 GiB", process=39.2) + "\n")
+    assert answer.primary == "driver_limit_not_capacity"
+    assert answer.findings[0].confidence == "suspected"
+
+
+def test_a_display_is_not_what_fills_a_card() -> None:
+    other = " Process 4711 has 300.00 MiB memory in use."
+    answer = diagnose(oom("90.00 MiB", 7.78, "40.00 MiB", 7.2, "6.00 MiB", process=7.4, others=other) + "\n")
+    assert answer.primary == "capacity_exhausted"
+
+
+def test_weights_within_the_card_but_over_the_budget() -> None:
+    text = (
+        "INFO 01-02 03:04:05 model_runner.py:900] Loading model weights took 8.1000 GB\n"
+        + PEAK.format(total="16.00")
+        + "gpu_memory_utilization (0.55) = 8.80GiB\n"
+        + NO_ROOM
+    )
+    answer = diagnose(text)
+    assert answer.primary == "gpu_memory_utilization_too_low"
+    assert answer.findings[0].confidence == "suspected"
+
+
+def test_a_missing_package_that_the_start_outlived_is_a_warning() -> None:
+    warning = "WARNING 01-02 03:04:05 [ops.py:20] Failed to import from x._C: No module named 'x._C'\n"
+    served = STATS.format(n=2, running=4, waiting=0, usage="31.0") * 2
+    assert diagnose(warning + served).primary in ("healthy_baseline", "kv_pool_idle")
+    assert diagnose(warning).primary == "not_memory"
+
+
+def test_an_adapter_above_the_configured_rank_is_not_memory() -> None:
+    answer = diagnose("ValueError: LoRA rank 128 is greater than max_lora_rank 32.\n")
+    assert answer.primary == "not_memory"
+
+
+def test_a_buffer_that_metal_refuses() -> None:
+    answer = diagnose("RuntimeError: Invalid buffer size: 96.40 GiB\n")
+    assert answer.primary == "driver_limit_not_capacity"
+
+
+def test_waking_up_told_by_an_answer() -> None:
+    line = '{"error":{"message":"Call to wake_up method failed: CUDA Error: out of memory at <path>:88"}}'
+    assert diagnose(f"{line}\n").primary == "other_process_on_gpu"
+
+
+def test_a_line_of_code_stands_for_its_frame() -> None:
+    text = "    marlin_qweight = ops.gptq_marlin_repack(b_q_weight=packed,\n" + oom(
+        "112.00 MiB", 23.65, "33.00 MiB", 23.2, "40.00 MiB", process=23.6
+    )
+    answer = diagnose(f"(EngineCore_DP0 pid=9) {text}\n")
+    assert answer.primary == "loading_peak"
+
+
+def test_a_size_that_a_screen_broke_is_not_read_by_halves() -> None:
+    line = (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 640.00 MiB (GPU 0; 79.17 GiB "
+        "total capacity; 76.50 GiB already allocated; 212.00 MiB free; 76.90 GiB reserved in total by PyTorch)"
+    )
+    for width in (78, 80, 100, 120):
+        broken = "\n".join(line[i : i + width] for i in range(0, len(line), width))
+        assert diagnose(broken + "\n").primary == "capacity_exhausted", width

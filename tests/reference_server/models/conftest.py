@@ -1,0 +1,8 @@
+"""The benchmarks are scripts that import each other by name; the parity rig is shared with them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
