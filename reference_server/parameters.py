@@ -8,6 +8,8 @@ ignored, as vLLM does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from reference_server.errors import RequestError
@@ -61,11 +63,19 @@ _Fields = dict[str, msgspec.Raw]
 
 def refuse_unserved(body: bytes) -> None:
     """Raise `RequestError` for the first parameter of a JSON object that would have to be ignored."""
-    given = msgspec.json.decode(body, type=_Fields)
+    given = _decoded(body, _Fields)
     for name in sorted(NEUTRAL.keys() & given.keys()):
-        value = msgspec.json.decode(given[name])
+        value = _decoded(given[name], object, name)
         if value is not None and not any(_same(value, neutral) for neutral in NEUTRAL[name]):
             raise RequestError(400, _refusal(name), param=name)
+
+
+def _decoded(raw: bytes | msgspec.Raw, kind: Any, param: str | None = None) -> Any:
+    """A value that the typed parser skipped: whether its numbers and text are any was not looked at."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(400, f"the body is no valid JSON: {str(error)[:200]}", param=param) from error
 
 
 def _refusal(name: str) -> str:

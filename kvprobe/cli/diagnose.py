@@ -86,8 +86,11 @@ def run(args: argparse.Namespace) -> int:
 
     check(args.md, [*args.paths, args.metrics, args.model_config], json=args.json)
     with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
-        diagnosis = _diagnose(args, tail_bytes)
+        diagnosis, stopped = _diagnose(args, tail_bytes)
     _show(diagnosis, args)
+    if stopped is not None:
+        code: int = getattr(stopped, "exit_code", Exit.SIGINT)
+        return code
     return Exit.CHECK_FAILED if _fails(diagnosis, wanted) else Exit.OK
 
 
@@ -122,11 +125,12 @@ def _tail(text: str | None) -> int | None:
     return int(size.hi)
 
 
-def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> Diagnosis:
+def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> tuple[Diagnosis, KeyboardInterrupt | None]:
+    """The answer, and the signal that ended the reading before its end."""
     from kvprobe.cli import diagnose_inputs as inputs
 
     if (folder := inputs.run_directory(args.paths)) is not None:
-        return inputs.diagnose_directory(folder, args)
+        return inputs.diagnose_directory(folder, args), None
     from kvprobe.cli.log_progress import choose
     from kvprobe.observe.logs.intake import read_logs
 
@@ -136,7 +140,7 @@ def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> Diagnosis:
         read = read_logs(args.paths, tail_bytes=tail_bytes, progress=progress.told)
     finally:
         progress.close()
-    return inputs.diagnose_read(read, args, spec)
+    return inputs.diagnose_read(read, args, spec), read.stopped
 
 
 def _show(diagnosis: Diagnosis, args: argparse.Namespace) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import ipaddress
 import os
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -23,6 +27,8 @@ SCRAPES = 3
 SCRAPE_EVERY_S = 1.0
 """A live server is asked a few times: one look cannot tell a queue from a passing one."""
 _PAGE_BYTES = 8 * 2**20
+_CREDENTIALS = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
+"""Metadata services beside the link-local ones (169.254.169.254)."""
 
 
 def run_directory(paths: Sequence[str]) -> Path | None:
@@ -139,14 +145,20 @@ def _is_url(text: str) -> bool:
 
 
 def _saved(path: str) -> str:
+    """A saved page, plain or compressed."""
+    from kvprobe.observe.logs import sources
+    from kvprobe.observe.logs.intake import is_metrics_page
+    from kvprobe.observe.logs.tally import Tally
+
+    fix = "give a URL such as http://127.0.0.1:8000/metrics, or a saved page"
     try:
-        with open(path, "rb") as file:
-            data = file.read(_PAGE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        fix = "give a URL such as http://127.0.0.1:8000/metrics, or a saved page"
-        raise UsageError(Problem("no_metrics", f"cannot read `{path}`: {reason}", fix, path)) from error
-    if len(data) > _PAGE_BYTES or b"# TYPE " not in data:
+        sources.check([path])
+        with sources.opened(path, Tally()) as source:
+            data = source.stream.read(_PAGE_BYTES + 1)
+    except UsageError as error:
+        problems = [dataclasses.replace(p, code="no_metrics", fix=fix) for p in error.problems]
+        raise UsageError(*problems) from error
+    if len(data) > _PAGE_BYTES or not is_metrics_page(data):
         fix = "save one with: curl http://127.0.0.1:8000/metrics > metrics.txt"
         raise UsageError(Problem("no_metrics", f"`{path}` is no saved /metrics page", fix, path))
     return data.decode("utf-8", "replace")
@@ -157,8 +169,8 @@ def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, 
     from kvprobe.observe.metrics import MetricsClient
     from kvprobe.run.target import guard, page_url, without_query
 
-    url = page_url(text)
-    guard(url, own_target=own_target)
+    url = _page_of(page_url(text))
+    _guarded(url, guard, own_target=own_target)
     client = MetricsClient(url, insecure=insecure)
     pages = []
     try:
@@ -176,3 +188,30 @@ def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, 
     finally:
         client.close()
     return pages
+
+
+def _page_of(url: str) -> str:
+    """`http://127.0.0.1:8000` is a server: its page is at /metrics."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path="/metrics")) if parts.path in ("", "/") else url
+
+
+def _guarded(url: str, guard: Callable[..., None], *, own_target: bool) -> None:
+    """Raises `TargetError` for another machine than this one without the user's word, and for the addresses
+    at which clouds hand out credentials, whatever the user says."""
+    try:
+        guard(url, own_target=own_target)
+    except TargetError as error:
+        if error.problems[0].code != "guard":
+            raise
+        message = (
+            f"`{urlsplit(url).hostname}` is not this machine, and nobody said that you may read its metrics"
+        )
+        fix = "add --i-own-this-target if you may, or save the page and give the file"
+        raise TargetError(Problem("guard", message, fix)) from error
+    host = urlsplit(url).hostname or ""
+    for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+        address = ipaddress.ip_address(str(info[4][0]).split("%")[0])
+        if address.is_link_local or address in _CREDENTIALS:
+            message = f"`{host}` is an address at which clouds hand out credentials, not metrics"
+            raise TargetError(Problem("guard", message, "give the address of the server itself"))

@@ -18,6 +18,7 @@ from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Role
 from kvprobe.diagnose.rules.base import finding
 from kvprobe.diagnose.rules.logs import all_rules
 from kvprobe.diagnose.rules.logs.base import LogCandidate
+from kvprobe.diagnose.rules.logs.words import FATAL_EVENTS, lived_on, pool_in_place
 from kvprobe.evidence.events import Event
 
 _SURE = {"certain": 0, "likely": 1, "suspected": 2}
@@ -32,6 +33,19 @@ _GENERAL = {
 }
 """By how much an id is less specific than the others: a tie-breaker, and a step at equal confidence."""
 _FULL_POOL = 0.9
+_ADVERSE = (
+    *(name for name in FATAL_EVENTS if name not in ("alloc_failed", "buffer_failed")),
+    "child_died",
+    "worker_died",
+    "runner_died",
+    "start_failed",
+    "signal",
+    "swap_exhausted",
+    "amd_fault",
+    "device_lost",
+)
+"""What no healthy log holds, though no rule may name its cause. A refused buffer that was asked for again
+in a smaller size is none."""
 _MAX_EVIDENCE = 6
 _MAX_FINDINGS = 8
 _MAX_REMEDIES = 5
@@ -59,11 +73,14 @@ def diagnose_log(view: LogView) -> Diagnosis:
 
 
 def _healthy(view: LogView, named: list[Finding], open_end: Finding | None) -> bool:
-    """An engine that says it serves, and nothing that speaks against it."""
-    if named or open_end is not None:
+    """An engine that says it serves or has its pool, and nothing that speaks against it."""
+    if named or open_end is not None or any(not lived_on(view, e) for e in view.all(*_ADVERSE)):
         return False
     stats = view.all("engine_stats")
-    return bool(view.all("serving")) or len(stats) > 1 or any(not _strained(e) for e in stats)
+    if view.all("serving") or len(stats) > 1 or any(not _strained(e) for e in stats):
+        return True
+    cut_off = "traceback" in view.ended.values()  # whose error is not in the excerpt
+    return not stats and not cut_off and pool_in_place(view)
 
 
 def _strained(stats: Event) -> bool:

@@ -38,26 +38,23 @@ def read_model(path: str | Path) -> ModelSpec:
     Raises UsageError when the file is missing, broken or hostile, or its layout is not known.
     """
     file = Path(path)
-    if _is_dir(file):
-        return _read_directory(file)
+    try:
+        if file.is_dir():
+            return _read_directory(file)
+    except OSError as error:
+        # A name too long to look up, or a directory that may not be entered or listed.
+        problem = Problem(
+            code="model_unreadable",
+            message=f"cannot be read: {error.strerror}",
+            fix="check the path given to --model, and its permissions",
+            path=str(file)[:_SHOWN_PATH_CHARS],
+        )
+        raise UsageError(problem) from None
     if file.suffix.lower() == ".gguf":
         from kvprobe.model.gguf_model import read_gguf
 
         return read_gguf(file)
     return model_from_config(read_json_object(file), name=_name(file), source=str(file))
-
-
-def _is_dir(file: Path) -> bool:
-    try:
-        return file.is_dir()
-    except OSError as error:
-        problem = Problem(
-            code="model_unreadable",
-            message=f"cannot be read: {error.strerror}",
-            fix="check the path given to --model",
-            path=str(file)[:_SHOWN_PATH_CHARS],
-        )
-        raise UsageError(problem) from None
 
 
 def _name(file: Path) -> str:

@@ -90,12 +90,12 @@ def _grows(pool: Pool) -> bool:
 def _two_pools(pool: Pool, cost: KVCost) -> tuple[Resource, ...]:
     """SGLang's full and sliding pools; a request keeps its window and one page more (its `holds` rule)."""
     page = pool.block_size or 1
+    grows = bool(cost.growing)  # without a layer of full attention there is no pool for one
     window = max((part.window_tokens for part in cost.parts if part.window_tokens is not None), default=1)
     paged, kept = _paged(page), -(-window // page) * page + page
-    return (
-        Resource("the full-attention pool", pool.full_tokens or 0, paged),
-        Resource("the sliding-window pool", pool.swa_tokens or 0, lambda tokens: min(paged(tokens), kept)),
-    )
+    sliding = Resource("the sliding-window pool", pool.swa_tokens or 0, lambda t: min(paged(t), kept))
+    full = Resource("the full-attention pool", pool.full_tokens or 0, paged)
+    return (full, sliding) if grows else (sliding,)
 
 
 def _paged(page: int) -> Cost:

@@ -27,7 +27,7 @@ def binding(solution: Solution) -> str | None:
     """What limits the number of requests: weights that leave nothing, a pool, slots, a setting."""
     kv = solution.budget.kv.value
     if kv is not None and (kv.lo if solution.banded else kv.nominal) <= 0:
-        return "weights and work space"
+        return "weights and work space" if solution.request.available_kv is None else "--available-kv"
     return solution.safe_capacity.binds
 
 
@@ -56,22 +56,25 @@ def _missing(solution: Solution) -> str:
     kv, short = solution.budget.kv.value, shortfall_of(solution)
     tokens = solution.wanted_tokens()
     if kv is not None and kv.hi <= 0:
-        return f"weights and work space leave {size(kv.nominal)} for the KV cache"
+        if solution.request.available_kv is not None:
+            return "--available-kv leaves nothing for the KV cache"
+        short = f"{size(-kv.nominal)} more than there is" if kv.nominal < 0 else "all that there is"
+        return f"weights and work space take {short}, nothing is left for the KV cache"
     lack = size(short.bytes) if short is not None else "memory"
     blocks = f" ({whole(short.blocks)} more blocks)" if short is not None and short.blocks is not None else ""
     if solution.request.engine == "llama.cpp":
         return f"its context needs {lack} more than there is"
-    return f"one request of {whole(tokens)} tokens lacks {lack}{blocks}"
+    return f"one request of {plural(tokens, 'token')} lacks {lack}{blocks}"
 
 
 def _range(solution: Solution) -> str:
     kv = solution.budget.kv.value
-    low = size(kv.lo) if kv is not None else "?"
-    high = size(kv.hi) if kv is not None else "?"
-    wanted = whole(solution.wanted_tokens())
+    low, high = (size(max(0, end)) for end in (kv.lo, kv.hi)) if kv is not None else ("?", "?")
+    short = f" (at worst {size(-kv.lo)} too little)" if kv is not None and kv.lo < 0 else ""
     return (
-        f"{low} to {high} are left for the KV cache, and one request of {wanted} tokens fits only in the "
-        "upper part; measure the terms that are ranges"
+        f"{low} to {high} are left for the KV cache{short}, and one request of "
+        f"{plural(solution.wanted_tokens(), 'token')} fits only in the upper part; measure the terms that "
+        "are ranges"
     )
 
 

@@ -13,14 +13,21 @@ _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+h1, h2, p, li { overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: .5rem 0; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top; overflow-wrap: anywhere; }
+th, td { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top; overflow-wrap: break-word; }
+td:first-child { min-width: 7rem; } td:last-child { max-width: 30rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.sum td { font-weight: 600; border-top: 1px solid; }
 pre { font: 13px/1.45 ui-monospace, monospace; overflow-x: auto; border: 1px solid; padding: .6rem; }
 .bar { display: block; height: .8rem; background: #3b7dd8; } .sum .bar { background: #2e9d57; }
 .verdict { font-size: 1.15rem; font-weight: 600; } .note { opacity: .75; }
 .yes { color: #2e9d57; } .no { color: #d33; } .open { color: #b57900; }
+@media (max-width: 44rem) {
+  body { margin: 1rem auto; } ul { padding-left: 1.2rem; } .bars { display: none; }
+  .what td:last-child { min-width: 12rem; }
+}
 @media print { body { margin: 0; } pre { white-space: pre-wrap; } }
 """
 
@@ -50,15 +57,18 @@ def render_plan_html(plan: PlanDocument) -> str:
 """
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
-    """Cells are HTML already; columns in `numbers` are set to the right."""
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), style: str = ""
+) -> str:
+    """Cells are HTML already; columns in `numbers` are set to the right. A wide one scrolls by itself."""
+    kind = f' class="{style}"' if style else ""
 
     def cell(tag: str, column: int, text: str) -> str:
         return f'<{tag} class="n">{text}</{tag}>' if column in numbers else f"<{tag}>{text}</{tag}>"
 
     top = "".join(cell("th", i, safe(text)) for i, text in enumerate(head))
     body = "\n".join("<tr>" + "".join(cell("td", i, c) for i, c in enumerate(row)) + "</tr>" for row in rows)
-    return f"<table>\n<tr>{top}</tr>\n{body}\n</table>"
+    return f'<div class="scroll"><table{kind}>\n<tr>{top}</tr>\n{body}\n</table></div>'
 
 
 def _section(plan: PlanDocument) -> str:
@@ -88,7 +98,7 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _warnings(plan: PlanDocument) -> str:
-    lines = [f"{w.text}. {w.fix or ''}".rstrip() for w in plan.warnings]
+    lines = ["".join(words.warning_line(w.text, w.fix)) for w in plan.warnings]
     return f"<h2>Warnings</h2>\n{_list(lines)}" if lines else ""
 
 
@@ -98,10 +108,14 @@ def _budget(plan: PlanDocument) -> str:
         bar = f'<span class="bar" style="width:{min(1.0, share) * 14:.2f}rem"></span>'
         kind = ' class="sum"' if label.startswith("=") else ""
         rows.append(
-            f'<tr{kind}><td>{safe(label)}</td><td class="n">{safe(amount)}</td><td>{bar}</td>'
+            f'<tr{kind}><td>{safe(label)}</td><td class="n">{safe(amount)}</td><td class="bars">{bar}</td>'
             f'<td class="note">{safe(source)}</td></tr>'
         )
-    return "<table>\n" + "\n".join(rows) + f'\n</table>\n<p class="note">{safe(plan.budget.rule)}</p>'
+    return (
+        '<div class="scroll"><table>\n'
+        + "\n".join(rows)
+        + f'\n</table></div>\n<p class="note">{safe(plan.budget.rule)}</p>'
+    )
 
 
 def _concurrency(plan: PlanDocument) -> str:
@@ -154,7 +168,7 @@ def _what_if(plan: PlanDocument) -> str:
         for row in plan.what_if
     ]
     head = ("change", "pool tokens", "p50", "p95", "max", "safe", "")
-    return _table(head, rows, numbers=(1, 2, 3, 4, 5))
+    return _table(head, rows, numbers=(1, 2, 3, 4, 5), style="what")
 
 
 def _ladder(plan: PlanDocument) -> str:
@@ -169,7 +183,9 @@ def _ladder(plan: PlanDocument) -> str:
         ]
         for r in plan.ladder
     ]
-    return "<h2>The ladder</h2>\n" + _table(("setting", "cache", "at once", "then"), rows, numbers=(1, 2))
+    return "<h2>The ladder</h2>\n" + _table(
+        ("setting", "cache", "at once", "then"), rows, numbers=(1, 2), style="what"
+    )
 
 
 def _comparison(plans: Sequence[PlanDocument]) -> str:
@@ -183,4 +199,6 @@ def _comparison(plans: Sequence[PlanDocument]) -> str:
         ]
         for p in plans
     ]
-    return _table(("model", "a token", "KV cache", "tokens", ""), rows, numbers=(1, 2, 3)) + "\n"
+    return (
+        _table(("model", "a token", "KV cache", "tokens", ""), rows, numbers=(1, 2, 3), style="what") + "\n"
+    )

@@ -64,7 +64,11 @@ def _budget(ink: Ink, plan: PlanDocument) -> None:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    missing: dict[str, str] = {}
     for number, (label, amount, share, source) in enumerate(rows):
+        if amount == "not known":  # a sentence has no room in the last column
+            missing.setdefault(source, label.lstrip("-= "))
+            source = ""
         kind = "bold" if label.startswith("=") else ""
         table.add_row(
             ink.text("budget" if number == 0 else "", "bold"),
@@ -74,6 +78,7 @@ def _budget(ink: Ink, plan: PlanDocument) -> None:
             ink.text(source, "dim"),
         )
     ink.console.print(table)
+    ink.rows([("", ink.text(f"{label}: {reason}", "yellow")) for reason, label in missing.items() if reason])
 
 
 def _bar(ink: Ink, share: float, style: str) -> Text:
@@ -154,9 +159,8 @@ def _waste(plan: PlanDocument) -> str | None:
 
 def _warnings(ink: Ink, plan: PlanDocument) -> None:
     for number, warning in enumerate(plan.warnings):
-        label = "warning" if number == 0 else ""
-        fix = f" {warning.fix}" if warning.fix else ""
-        ink.rows([(label, ink.join((warning.text, "yellow"), (f".{fix}" if fix else "", "")))])
+        text, fix = words.warning_line(warning.text, warning.fix)
+        ink.rows([("warning" if number == 0 else "", ink.join((text, "yellow"), (fix, "")))])
 
 
 def _flags(ink: Ink, plan: PlanDocument) -> None:

@@ -59,14 +59,38 @@ def budget_rows(budget: BudgetPart, reasons: dict[str, str]) -> Iterator[tuple[s
             continue
         if name == "margin" and term.bytes == 0:
             continue
+        source = f"{term.source}{_doubt(term)}" if name == "total" else term.source
         shown = f"x {term.ratio:g}" if name == "utilisation" and term.ratio is not None else label
         size_bytes = term.bytes if term.bytes is not None else (term.range or (0, 0))[1]
         yield (
             shown,
             amount(term, unit),
             max(0.0, size_bytes / whole_bytes) if whole_bytes else 0.0,
-            term.source,
+            source,
         )
+
+
+def _doubt(term: BudgetTerm) -> str:
+    """What is not sure of a card's total: only some were seen in an engine's log."""
+    note = term.note or ""
+    for words, doubt in (
+        ("not checked", "not checked"),
+        ("nvidia-smi", "of nvidia-smi, engines see less"),
+        ("is not known", "as marketed"),
+    ):
+        if term.source == "table" and words in note:
+            return f", {doubt}"
+    return ""
+
+
+def sentence(text: str) -> str:
+    """With a capital, for a line that stands by itself."""
+    return text[:1].upper() + text[1:]
+
+
+def warning_line(text: str, fix: str | None) -> tuple[str, str]:
+    """A warning and what to do, as two sentences."""
+    return f"{sentence(text).rstrip('.')}.", f" {sentence(fix).rstrip('.')}." if fix else ""
 
 
 def count(

@@ -93,3 +93,30 @@ def test_next_larger() -> None:
     assert up is not None
     assert up.name == "H200 SXM 141GB"
     assert next_larger(500 * GIB) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["H800", "A100 PCIe 80GB", "RTX 4060", "RTX 4070 Ti", "L40", "GH200 96GB", "MI308X", "DGX Spark"]
+)
+def test_totals_of_siblings_are_no_certain_numbers(name: str) -> None:
+    assert "not checked" in device(name).memory_source
+
+
+@pytest.mark.parametrize(
+    ("name", "printed_gib"),
+    [
+        ("L40S", 44.42),
+        ("H200", 139.81),
+        ("L4", 22.03),
+        ("A10G", 22.06),
+        ("B200", 178.35),
+        ("H100 PCIe", 79.11),
+        ("RTX A5000", 23.57),
+        ("MI355X", 287.98),
+        ("MI325X", 255.98),
+    ],
+)
+def test_totals_that_logs_print(name: str, printed_gib: float) -> None:
+    found = device(name)
+    assert round(found.memory_bytes / GIB, 2) == printed_gib
+    assert "engines print" in found.memory_source

@@ -195,3 +195,14 @@ def test_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_is_no_internal_error(name: str) -> None:
     with pytest.raises(UsageError):
         read_model(name)
+
+
+def test_a_directory_that_may_not_be_listed_is_no_internal_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(UsageError, match="Permission denied"):
+        read_model(tmp_path)

@@ -29,8 +29,7 @@ def names(flags: dict[str, Any]) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("version", "settings", "kept", "dropped"),
     [
-        ("0.28.0", {}, "max-num-seqs", "max-num-queued-reqs"),
-        ("0.29.0", {}, "max-num-queued-reqs", None),
+        ("0.29.0", {}, "max-num-seqs", "max-num-queued-reqs"),
         ("0.17.1", {"swap_space": "4GiB"}, "swap-space", None),
         ("0.18.0", {"swap_space": "4GiB"}, None, "swap-space"),
         ("0.13.0", {"mamba_cache_mode": "align"}, None, "mamba-cache-mode"),
@@ -84,13 +83,22 @@ def test_a_value_from_outside_is_quoted() -> None:
     assert "'a; rm -rf /'" in text
 
 
+def test_a_limit_of_the_queue_is_not_made_up() -> None:
+    """vLLM counts running requests too (PR 49445): a limit as large as the batch lets none wait."""
+    flags = advice(engine_version="0.32.0")
+    assert "queued" not in flags["shell"]
+    why = {row["name"]: row["why"] for row in flags["left_out"]}
+    assert "running requests too" in why["max-num-queued-reqs"]
+    assert "max-num-queued-reqs" not in {row["name"] for row in advice(engine_version="0.28.0")["left_out"]}
+
+
 def test_the_diff_to_a_running_server() -> None:
     flags = advice(running="--max-model-len 8192 --max-num-seqs=256 --enforce-eager --tp 1", tp=2)
     changes = {row["name"]: (row["change"], row["running"]) for row in flags["diff"]}
     assert changes["max-model-len"] == ("same", "8192")
     assert changes["max-num-seqs"] == ("change", "256")
     assert changes["tensor-parallel-size"] == ("change", "1")
-    assert changes["max-num-queued-reqs"] == ("add", None)
+    assert "enforce-eager" not in changes  # what the plan says nothing of stays as it is
     assert advice()["diff"] == []
 
 

@@ -7,6 +7,7 @@ raised; only what is no log at all (an archive, a device, a missing file) is a `
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,14 @@ from kvprobe.observe.logs.tally import Tally
 Progress = Callable[[str, int, int | None], None]
 """Told of each block: the source's name, bytes read so far, bytes in all (null for a pipe)."""
 _PAGE_BYTES = 8 * 2**20
+_HTTP_HEAD_BYTES = 16 * 1024
+_HTTP_HEAD = re.compile(
+    rb"HTTP/\d(?:\.\d)? 200[^\n]{0,200}\n(?:[A-Za-z0-9-]{1,80}:[^\n]{0,2000}\n){0,60}\r?\n"
+)
+_SAMPLE = re.compile(
+    rb"(?:vllm|sglang|llamacpp|kvprobe):\w{1,120}(?:\{[^\n]{0,2000}\})? +[-+\d.eENaInf]{1,40}\s*$"
+)
+"""A sample of an engine's own; of other names one cannot tell it from a line of a log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +43,8 @@ class LogRead:
     """All that was read of one incident. `events` are in order of file and line.
 
     `skipped` counts lines that were cut, passed over or not read; `notes` say so in sentences.
-    `pages` are saved /metrics pages that stood among the paths, by path.
+    `pages` are saved /metrics pages that stood among the paths, by path. `stopped` is the Ctrl-C or SIGTERM
+    that ended the reading: then all else is of what had come until then.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -47,6 +57,7 @@ class LogRead:
     notes: list[str] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     pages: dict[str, str] = field(default_factory=dict)
+    stopped: KeyboardInterrupt | None = None
 
 
 def read_logs(
@@ -60,6 +71,10 @@ def read_logs(
         tally = Tally()
         with sources.opened(path, tally, tail_bytes=tail_bytes) as source:
             _read_source(read, scanner, source, tally, progress)
+        read.stopped = tally.stopped
+        if read.stopped is not None:
+            read.notes.append("reading was stopped by a signal: this is of what had come until then")
+            break
     _conclude(read)
     return read
 
@@ -94,17 +109,23 @@ def _read_source(
         return
     if is_request_body(first[:4096].decode("utf-8", "replace").lstrip()):
         tally.note(f"{source.name}: looks like a log of requests; what users sent is no evidence here")
-    edges, events = Edges(), _Scan(source, scanner, tally)
-    fold = events.run(edges.watch(_told(_chain(first, flow), source, tally, progress)))
+    edges, fold = Edges(), Fold()
+    flow = edges.watch(_told(_chain(first, flow), source, tally, progress))
+    scanner.scan(source.name, flow, tally, fold.add, first_number=source.first_line)
     _add(read, source, tally, edges, fold)
 
 
 def is_metrics_page(head: bytes) -> bool:
-    """Whether a source begins as Prometheus text does (of an engine that is known or not)."""
+    """Whether a source begins as Prometheus text does (of an engine that is known or not); `curl -i` puts the
+    answer's headers first, and `grep` takes the comments away."""
+    if head.startswith(b"HTTP/"):
+        head = _HTTP_HEAD.sub(b"", head[:_HTTP_HEAD_BYTES], count=1)
     lines = [line for line in head[:4096].split(b"\n")[:8] if line.strip()]
-    return (
-        bool(lines) and lines[0].startswith((b"# HELP ", b"# TYPE ")) and any(b"# TYPE " in x for x in lines)
-    )
+    if not lines:
+        return False
+    if lines[0].startswith((b"# HELP ", b"# TYPE ")):
+        return any(b"# TYPE " in line for line in lines)
+    return all(line.startswith(b"#") or _SAMPLE.match(line) for line in lines)
 
 
 def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
@@ -131,25 +152,12 @@ def _told(
         yield block
 
 
-class _Scan:
-    """A scan of one source whose events are folded as they come."""
-
-    def __init__(self, source: sources.Opened, scanner: Scanner, tally: Tally) -> None:
-        self._source, self._scanner, self._tally = source, scanner, tally
-
-    def run(self, flow: Iterable[bytes]) -> Fold:
-        fold = Fold()
-        first = self._source.first_line
-        self._scanner.scan(self._source.name, flow, self._tally, fold.add, first_number=first)
-        return fold
-
-
 def _add(read: LogRead, source: sources.Opened, tally: Tally, edges: Edges, fold: Fold) -> None:
     events = unowned(fold.events())
     tally.conclude()
     if fold.thinned:
         tally.note(f"{fold.thinned:,} events of kinds that came in thousands were thinned out")
-    ending = edges.ending()
+    ending = edges.ending() if tally.stopped is None else "excerpt"
     read.events += events
     read.bytes += tally.bytes
     read.lines += tally.lines

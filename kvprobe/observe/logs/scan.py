@@ -58,9 +58,12 @@ class Scanner:
     ) -> None:
         """Give every event to `keep` (nearly in order of lines), and count lines into `tally`."""
         flood = Flood()
-        for page, begin, end in _pages(source, blocks, tally, first_number):
-            for hit in self._hit_lines(page, begin, end, tally):
-                self._one(page, hit, flood, tally, keep)
+        try:
+            for page, begin, end in _pages(source, blocks, tally, first_number):
+                for hit in self._hit_lines(page, begin, end, tally):
+                    self._one(page, hit, flood, tally, keep)
+        except KeyboardInterrupt as signal:  # what was read until now is worth an answer
+            tally.stopped = signal
         for waiting in flood.rest():
             self._late(source, waiting, tally, keep)
         tally.sampled_lines += flood.passed

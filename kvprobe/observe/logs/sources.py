@@ -129,8 +129,12 @@ def opened(path: str, tally: Tally, *, tail_bytes: int | None = None) -> Iterato
 
 
 def _stdin() -> IO[bytes]:
-    """Standard input; Python has no object for one that was closed when it started."""
-    return sys.stdin.buffer if sys.stdin is not None else open(0, "rb", buffering=0, closefd=False)
+    """Standard input, unbuffered: what a buffer has collected is lost when a signal ends the reading. Python has
+    no object for one that was closed when it started."""
+    if sys.stdin is None:
+        return open(0, "rb", buffering=0, closefd=False)
+    buffer: IO[bytes] = sys.stdin.buffer
+    return getattr(buffer, "raw", buffer)
 
 
 def _open(path: str) -> IO[bytes]:
@@ -164,9 +168,12 @@ class _Full:
     def read(self, size: int, /) -> bytes:
         parts: list[bytes] = []
         missing = size
-        while missing > 0:
+        while missing > 0 and self._tally.stopped is None:
             try:
                 part = self._file.read(missing)
+            except KeyboardInterrupt as signal:  # `docker logs -f | kvprobe diagnose -` ends so
+                self._tally.stopped = signal
+                break
             except OSError as error:
                 self._tally.note(f"{self._name}: reading stopped: {error.strerror}")
                 self._tally.skipped_lines += 1

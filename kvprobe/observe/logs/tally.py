@@ -9,7 +9,8 @@ _MOST_NOTES = 50
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one source. `skipped_lines` were cut, left out or could not be read in full."""
+    """Counts of one source. `skipped_lines` were cut, left out or could not be read in full. `stopped` is the
+    signal that ended the reading."""
 
     bytes: int = 0
     lines: int = 0
@@ -19,6 +20,7 @@ class Tally:
     sampled_lines: int = 0
     skipped_lines: int = 0
     notes: list[str] = field(default_factory=list)
+    stopped: KeyboardInterrupt | None = None
 
     def note(self, text: str) -> None:
         """One sentence for the reader of the diagnosis; the same one only once."""

@@ -21,6 +21,9 @@ declare(
 declare("amd_fault")
 declare("arena_no_memory", asked=("B", "that was asked for"), limit=("B", "that was the limit"))
 declare("attention_block", block_size=("tokens", "of a block"))
+declare(
+    "block_alignment", sizes=(None, "of the groups' blocks"), unit=("tokens", "that a hit is a multiple of")
+)
 declare("block_bytes", bytes=("B", "of it"))
 declare(
     "budget",
@@ -293,5 +296,11 @@ declare("watchdog_timeout", limit=("s", "without a step"))
 declare("weights_loaded", free_after=("B", "free after that step"))
 declare("worker_lost")
 declare("xid", caused_by=(None, "number of the Xid before it"), device=(None, "as printed"))
+declare(
+    "offload_lookup",
+    hits=("tokens", "found in the cache on the host"),
+    load=("tokens", "that the GPU did not hold itself"),
+    total=("tokens", "of the prompt"),
+)
 declare("oom_words", host=(None, "true where the words speak of host memory"))
 declare("worker_timeout")

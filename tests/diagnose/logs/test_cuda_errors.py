@@ -27,7 +27,7 @@ from tests.diagnose.logs.reading import diagnose, finding, oom, traceback
             "likely",
         ),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu_hw_fault", "certain"),
-        ("RuntimeError: CUDA error: device-side assert triggered", "not_memory", "likely"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "not_memory", "suspected"),
         (
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",
             "not_memory",

@@ -24,12 +24,12 @@ from tests.diagnose.logs.enginekit import diagnosis, primary
         (
             "NVRM: Xid (PCI:0000:0b:00): 31, pid=99, name=python3, Ch 00000008, MMU Fault",
             "gpu_software_fault",
-            "certain",
+            "likely",
         ),
         (
             "kernel: NVRM: Xid (PCI:0000:0b:00): 45, pid=9, name=python3, Ch 01 caused by previous Xid 149",
             "gpu_hw_fault",
-            "certain",
+            "likely",
         ),
         ("Xid 48 on the second card, then the pod was gone", "gpu_hw_fault", "likely"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnose.logs.reading import diagnose, finding, oom
+from tests.diagnose.logs.reading import diagnose, events, finding, oom, traceback
 
 STATS = (
     "INFO 03-04 05:06:0{n} [loggers.py:127] Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation "
@@ -13,6 +13,7 @@ STATS = (
 )
 TABLE = "|  0%   41C    P2    88W / 300W |  23120MiB / 24564MiB |     97%      Default |\n"
 PEAK = "INFO 01-02 03:04:05 worker.py:200] the current vLLM instance can use total_gpu_memory ({total}GiB) x "
+FULL_CARD = oom("210.00 MiB", 23.55, "40.00 MiB", 23.0, "50.00 MiB", process=23.4)
 NO_ROOM = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when\n"
 )
@@ -106,3 +107,63 @@ def test_a_size_that_a_screen_broke_is_not_read_by_halves() -> None:
     for width in (78, 80, 100, 120):
         broken = "\n".join(line[i : i + width] for i in range(0, len(line), width))
         assert diagnose(broken + "\n").primary == "capacity_exhausted", width
+
+
+def test_an_excerpt_that_begins_behind_its_first_words() -> None:
+    line = FULL_CARD.split("CUDA out of memory. ", 1)[1]
+    answer = diagnose(f"{line}\n")
+    assert answer.primary == "capacity_exhausted"
+    assert len(events(f"{FULL_CARD}\n", "torch_oom")) == 1
+
+
+def test_a_kernel_without_room_on_the_chip_in_the_newer_wording() -> None:
+    line = (
+        "OutOfMemoryError: out of resource: triton_mm Required: 270336 Hardware limit:232448 Reducing block"
+    )
+    answer = diagnose(f"{line}\n")
+    assert answer.primary == "not_memory"
+    assert "270,336" in answer.findings[0].why
+
+
+def test_a_workspace_named_in_the_second_half_of_a_broken_message() -> None:
+    answer = diagnose(
+        "... batch_prefill_tmp_v\n ... only 4096 bytes available in AlignedAllocator. Increase\n"
+    )
+    assert answer.primary == "fixed_workspace_missized"
+
+
+def test_a_pool_in_place_and_a_traceback_without_its_error_is_unknown() -> None:
+    start = (
+        "INFO 01-02 03:04:05 executor_base.py:108] # cuda blocks: 20110, # CPU blocks: 2048\n"
+        "INFO 01-02 03:04:05 executor_base.py:113] Maximum concurrency for 8192 tokens per request: 39.28x\n"
+    )
+    cut = 'Traceback (most recent call last):\n  File "/srv/app/train.py", line 9, in <module>\n    engine = build()\n'
+    assert diagnose(start + cut).primary == "unknown"
+
+
+def test_an_engine_beside_another_is_no_leftover() -> None:
+    loaded = "INFO 01-02 03:04:05 [gpu_model_runner.py:1] Model loading took 30.1 GiB and 9.1 seconds\n"
+    taken = (
+        "ValueError: Free memory on device cuda:0 (40.00/79.10 GiB) on startup is less than desired GPU memory "
+        "utilization (0.6, 47.46 GiB). Decrease GPU memory utilization or reduce GPU memory used by other\n"
+    )
+    again = (
+        "INFO 01-02 03:05:00 [core.py:1] Initializing a V1 LLM engine (v0.11.0) with config: model='a/b'\n"
+    )
+    assert diagnose(loaded + taken).primary == "other_process_on_gpu"
+    assert diagnose(loaded + again + taken).primary == "leftover_process"
+
+
+def test_unified_memory_is_not_certainly_another_process() -> None:
+    text = oom("900.00 MiB", 119.6, "200.00 MiB", 60.0, "300.00 MiB", process=61.5)
+    answer = diagnose(f"{text}\n")
+    assert answer.findings[0].confidence == "suspected"
+
+
+def test_layers_that_are_quantised_one_by_one() -> None:
+    frames = traceback(
+        "/opt/v/site-packages/transformers/modeling_utils.py:from_pretrained",
+        "/opt/v/site-packages/transformers/quantizers/quantizer_bnb_4bit.py:create_quantized_param",
+    )
+    answer = diagnose(f"{frames}\n{FULL_CARD}\n")
+    assert answer.findings[0].confidence == "suspected"

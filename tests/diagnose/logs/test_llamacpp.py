@@ -179,8 +179,21 @@ def test_ollama_truncation_with_its_numbers() -> None:
 def test_ollama_needs_more_host_memory() -> None:
     text = "Error: model requires more system memory (64.8 GiB) than is available (13.4 GiB)\n"
     found = primary(text)
-    assert (found.cause, found.confidence) == ("host_memory_exhausted", "certain")
-    assert "CUDA" not in found.why
+    assert (found.cause, found.confidence) == ("weights_plus_fixed_too_large", "likely")
+    assert "4.8 times" in found.why
+    near = primary(text.replace("64.8", "17.3"))
+    assert (near.cause, near.confidence) == ("host_memory_exhausted", "likely")
+    assert "CUDA" not in near.why
+
+
+def test_ollama_within_the_machines_total_is_other_programs_memory() -> None:
+    text = (
+        'time=2026-02-01T08:00:00Z level=WARN source=server.go:540 msg="model request too large for system" '
+        'requested="21.5 GiB" available="4.1 GiB" total="31.2 GiB" free="4.1 GiB" swap="0 B"\n'
+    )
+    found = primary(text)
+    assert (found.cause, found.confidence) == ("host_memory_exhausted", "likely")
+    assert "31.2 GiB" in found.why
 
 
 def test_perplexity_tells_a_cache_format_that_damages() -> None:

@@ -122,7 +122,7 @@ def _assert(event: Event) -> LogCandidate:
     return said(
         event,
         "not_memory",
-        "likely",
+        "suspected",
         "A device-side assertion: an index out of range (a token id beyond the vocabulary, a "
         "position beyond the "
         "table), not memory.",

@@ -78,7 +78,7 @@ def _unsized(view: LogView, event: Event, site: Site) -> tuple[str, Confidence, 
     if event.name == "nvml_assert":
         return (
             "capacity_exhausted",
-            "likely",
+            "suspected" if site.engine in POOL_ENGINES else "likely",
             "An out-of-memory whose report itself failed (MIG or vGPU hide the numbers)",
         )
     if site.phase == "capture":
@@ -124,7 +124,7 @@ def _at_load(site: Site) -> tuple[str, Confidence, str]:
     if site.frame("engine_init", "context") is not None and site.frame("load") is None:
         return (
             "other_process_on_gpu",
-            "likely",
+            "suspected",
             "The card was full before anything was loaded: creating the first context or tensor failed",
         )
     return "weights_plus_fixed_too_large", "suspected", "Memory ran out while weights were loaded"

@@ -39,7 +39,6 @@ _PLAIN: Final = frozenset(
         "PackageNotFoundError",
         "OSError",
         "PermissionError",
-        "ConnectionRefusedError",
         "TypeError",
         "IndexError",
         "SyntaxError",

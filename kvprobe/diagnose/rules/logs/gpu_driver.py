@@ -132,11 +132,12 @@ def _hardware(event: Event, meaning: str, events: list[Event], sure: Confidence)
 
 def _software(event: Event, events: list[Event]) -> LogCandidate:
     code = event.get("code")
+    sure: Confidence = "suspected" if code in _FOLLOWS else _sure(event)
     cards = {e.get("device") for e in events if e.get("device")}
     spread = f" on {len(cards)} cards" if len(cards) > 1 else ""
     return candidate(
         "gpu_software_fault",
-        _sure(event),
+        sure,
         f"Xid {code}{spread}: {_SOFTWARE[code]}: a kernel or the driver did something illegal; memory was "
         f"not exhausted.",
         [cite(event), *cites((e for e in events if e is not event), 3)],

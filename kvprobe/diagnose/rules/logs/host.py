@@ -86,8 +86,8 @@ def _at_its_limit(event: Event) -> LogCandidate:
         "host_oom_kill",
         "likely",
         f"A container used {size(event.get('used'))} of its limit of {size(event.get('limit'))} and hit it "
-        f"{event.get('failures')} times; the kernel prints this when it kills there, the victim is not in the "
-        "excerpt.",
+        f"{event.get('failures')} times; the kernel prints this when it kills there; the victim is not in "
+        "the excerpt.",
         [cite(event)],
         fatal=True,
         at=event,
@@ -255,7 +255,9 @@ def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
             f"a smaller quantisation or context ({size(asked - free)} are missing)",
             "free RAM or add swap",
         ],
-        would_change_my_mind=["as much free RAM as is asked for, and the same refusal: the estimate is wrong"],
+        would_change_my_mind=[
+            "as much free RAM as is asked for, and the same refusal: the estimate is wrong"
+        ],
         excludes={"capacity_exhausted": "system memory was refused, not device memory"},
     )
     return [_far_too_large(event, asked, total or free), found] if never else [found]

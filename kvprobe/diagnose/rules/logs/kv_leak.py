@@ -64,7 +64,7 @@ def held_while_idle(view: LogView) -> list[LogCandidate]:
         found.append(
             candidate(
                 "kv_pool_leak",
-                "likely",
+                "likely" if len(tail) > _READINGS else "suspected",
                 f"{percent(usage[-1])} of the KV pool stays in use in {len(tail)} readings in which nothing "
                 f"runs and nothing waits: blocks of finished or aborted requests were not freed.",
                 [

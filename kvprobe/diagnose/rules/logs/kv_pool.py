@@ -25,6 +25,8 @@ _OWNED: Final = 0.50
 _FREE: Final = 0.70
 _READINGS: Final = 3
 _FALL: Final = 0.5
+_SLOW_TOKENS_PER_S: Final = 8.0
+"""For one request: slower than reading; a decode step of any served model takes less."""
 _SHOWN = ("running", "waiting", "kv_usage", "generation_tokens_per_s")
 
 
@@ -64,6 +66,9 @@ def pressure(view: LogView) -> list[LogCandidate]:
     pool = pools[0] if pools else None
     signs, proof = _signs(view, pool), _evictions(view)
     high = pool.high if pool is not None else []
+    slow = _slow_after_retraction(view, pool) if not signs and pool is not None else None
+    if slow:
+        signs = [slow]
     if not signs or not (high or proof):
         return []
     running = [e.get("running") for e in high if e.get("running") is not None]
@@ -77,7 +82,7 @@ def pressure(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "kv_pool_pressure",
-            "certain" if proof and high else "likely",
+            "suspected" if slow else "certain" if proof and high else "likely",
             f"The KV pool is too small for this load: {usage}with {', '.join(signs)}.{tail}",
             [*cites(proof, 2), *(cite(e, *_SHOWN) for e in shown)],
             fatal=False,
@@ -91,6 +96,25 @@ def pressure(view: LogView) -> list[LogCandidate]:
             would_change_my_mind=["the same slowness with a pool twice as large"],
         )
     ]
+
+
+def _slow_after_retraction(view: LogView, pool: Pool) -> str | None:
+    """One retraction is how SGLang is meant to run; a pool that stays full after it, with few tokens for
+    each request, is not health."""
+    retracted = view.first("retraction")
+    if retracted is None:
+        return None
+    after = [e for e in pool.stats if e.source == retracted.source and e.line > retracted.line]
+    speeds = [
+        e.get("generation_tokens_per_s") / e.get("running")
+        for e in after
+        if e.get("running") and e.get("generation_tokens_per_s") is not None
+    ]
+    if len(after) < _READINGS or not speeds or any(e.get("kv_usage") < RED_LINE for e in after):
+        return None
+    if max(speeds) >= _SLOW_TOKENS_PER_S:
+        return None
+    return f"a retraction and at most {max(speeds):.1f} tokens/s for each running request after it"
 
 
 def _evictions(view: LogView) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
-from kvprobe.diagnose.model import Evidence
+from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, lived_on, size, told, whole
 from kvprobe.evidence.events import Event
@@ -14,6 +14,9 @@ _HOST_DEVICES: Final = ("CPU", "Host", "host")
 _FITS: Final = 0.9
 _SMALL_CACHE: Final = 0.1
 """Of the weights: a cache below this is not what fills a card."""
+_SMALL_PEAK: Final = 0.03
+"""Of weights and KV cache: a compute buffer below this is the last straw, they fill the card."""
+_SMALL_BUFFER: Final = 2 * 2**30
 _SYCL_LIMIT: Final = 4 * 2**30
 
 
@@ -112,7 +115,7 @@ def _weights(
         against += f"; the model needs {need}, {there} are available"
     return candidate(
         "weights_plus_fixed_too_large",
-        "certain" if free is not None and asked is not None and asked > free else "likely",
+        _sure_of_weights(asked, free),
         f"The weights do not fit: one buffer of {size(asked)} was refused on "
         f"{event.get('device') or 'the device'}{against}.",
         evidence,
@@ -127,6 +130,13 @@ def _weights(
         would_change_my_mind=["the same buffer refused on an empty, larger card: then a limit of the driver"],
         excludes={"logical_kv_too_large": "the weights failed before any KV cache was made"},
     )
+
+
+def _sure_of_weights(asked: float | None, free: float | None) -> Confidence:
+    """A small buffer that fails, with free memory unknown, tells of a card that was full before."""
+    if free is not None and asked is not None:
+        return "certain" if asked > free else "likely"
+    return "suspected" if asked is not None and asked < _SMALL_BUFFER else "likely"
 
 
 def _host(event: Event, asked: float | None, evidence: list[Evidence], fatal: bool) -> LogCandidate:
@@ -270,10 +280,11 @@ def _compute(
     kv = [
         e.get("size") for e in view.all("kv_size", "buffer") if e.name == "kv_size" or e.get("what") == "KV"
     ]
+    held = _on_device(view, event) + sum(k for k in kv if k)
     beside = f"; the KV cache already holds {size(sum(k for k in kv if k))}" if kv else ""
     return candidate(
         "startup_activation_peak",
-        "likely",
+        "suspected" if asked is not None and 0 < asked < _SMALL_PEAK * held else "likely",
         f"The compute buffer of the worst-case graph ({size(asked)}{detail}) was refused on "
         f"{event.get('device') or 'the device'}; weights and KV cache were there already{beside}.",
         evidence,

@@ -17,8 +17,11 @@ def pool_full(view: LogView) -> list[LogCandidate]:
     smallest = min((e.get("batch") for e in tries if isinstance(e.get("batch"), int)), default=None)
     ended = bool(fatal) or smallest == 1
     slots = told(view, "max_num_seqs")
-    sure: Confidence = "suspected" if not ended else "certain" if slots or fatal else "likely"
-    end = f"batches shrank to {smallest}, and it recovered"
+    sure: Confidence = "suspected" if not ended else "certain" if slots else "likely"
+    after = (
+        any(e.source == tries[-1].source and e.line > tries[-1].line for e in view.events) if tries else True
+    )
+    end = f"batches shrank to {smallest}, " + ("and it recovered" if after else "and the log ends there")
     if fatal:
         end = f"{plural(len(fatal), 'failure')} with `Context size has been exceeded`"
     elif ended:

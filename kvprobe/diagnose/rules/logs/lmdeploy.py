@@ -21,7 +21,7 @@ def turbomind(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "gpu_memory_utilization_too_high",
-            "likely" if started or (count or 0) >= 0.8 else "suspected",
+            "likely" if started or (count or 0) > 0.8 else "suspected",
             f"The run-time allocator found no memory beside the KV cache{shown}: the cache's share leaves "
             f"too little.",
             [cite(event), *cites([e for e in view.all("config") if e.get("cache_max_entry_count")], 1)],

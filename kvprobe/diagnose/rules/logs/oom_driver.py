@@ -11,6 +11,8 @@ from kvprobe.summary.units import size
 
 _NEARLY_FULL: Final = 0.02
 """Of the card: so little may have come free between the refusal and the message."""
+_SMALLEST_CARD_BYTES: Final = 2 * 2**30
+"""No card that ROCm serves has less: such a total is an APU's carve-out."""
 _UNIFIED_BYTES: Final = 60 * 2**30
 
 
@@ -47,7 +49,8 @@ def total_is_a_carve_out(c: OomCase) -> bool:
         and (n.free or 0) >= 0.95 * (n.total or 0)
         and (n.allocated or 0) < 0.01 * (n.total or 1)
     )
-    return c.event.get("backend") == "hip" and empty
+    tiny = bool(n.total) and (n.total or 0) <= _SMALLEST_CARD_BYTES
+    return c.event.get("backend") == "hip" and (empty or tiny)
 
 
 def carve_out(c: OomCase) -> LogCandidate:
@@ -56,7 +59,7 @@ def carve_out(c: OomCase) -> LogCandidate:
         "driver_limit_not_capacity",
         "likely",
         f"{size(n.requested)} were refused on a device that reports {size(n.total or 0)} with "
-        "nothing allocated: on an APU "
+        f"{size(n.allocated or 0)} allocated: on an APU "
         "that figure is what the driver exposes, not the memory of the machine.",
         check_first=["`dmesg | grep -i vram` and the GTT size against what PyTorch reports as total"],
         remedy=[

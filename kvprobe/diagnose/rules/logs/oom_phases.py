@@ -28,12 +28,13 @@ def can_never_fit(c: OomCase) -> list[LogCandidate]:
         return oom_starting.loading(c)
     multimodal = "multimodal" in c.site
     cause = "runtime_activation_spike"
-    if c.starting:
+    if c.starting or (c.site.phase is None and multimodal and c.pool_engine):
         cause = "multimodal_profiling" if multimodal else "startup_activation_peak"
+    placed = c.site.phase is not None or not c.pool_engine
     return [
         c.found(
             cause,
-            "likely",
+            "likely" if placed else "suspected",
             f"{size(n.requested)} were asked for in one piece on a card of {size(n.total or 0)}: it "
             "can never fit, "
             "whatever is free; a shape is too large, not the model.",

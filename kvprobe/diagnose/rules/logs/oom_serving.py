@@ -11,7 +11,9 @@ from kvprobe.summary.units import percent, size
 
 _SPIKE_SHARE: Final = 0.02
 _SPIKE_BYTES: Final = 2**30
-_NON_TORCH_SHARE: Final = 0.08
+_TENSORS_OF_A_CACHE: Final = 64
+"""Keys and values of 32 layers: what is enlarged is one of them."""
+_NOTABLE_CACHE: Final = 0.15
 
 
 def serving(c: OomCase) -> list[LogCandidate]:
@@ -46,7 +48,8 @@ def _named_spike(c: OomCase) -> LogCandidate | None:
         return _spike(c, "the vision or audio encoder ran on a larger input than was profiled")
     large = c.numbers.requested >= _SPIKE_BYTES / 2
     if "logits" in c.site and (large or not c.pool_engine):
-        return _spike(c, "logits (tokens x vocabulary) were computed at once")
+        sure: Confidence = "suspected" if c.pool_engine else "likely"
+        return _spike(c, "logits (tokens x vocabulary) were computed at once", sure)
     if "attention" in c.site and large:
         return _spike(
             c, "attention without a fused kernel builds scores that grow with the square of the length"
@@ -123,9 +126,10 @@ def _budget_why(c: OomCase, held: int, share: float) -> str:
 
 def _cache_grew(c: OomCase) -> LogCandidate:
     n = c.numbers
+    whole = _TENSORS_OF_A_CACHE * n.requested
     return c.found(
         "logical_kv_too_large",
-        "likely",
+        "likely" if whole >= _NOTABLE_CACHE * (n.total or 0) > 0 else "suspected",
         f"The KV cache of the running sequence(s) was being enlarged when it failed: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("kv_growth")),
         check_first=[
@@ -160,7 +164,7 @@ def static_cache(c: OomCase) -> LogCandidate:
 def workspace(c: OomCase) -> LogCandidate:
     return c.found(
         "fixed_workspace_missized",
-        "likely",
+        "suspected",
         f"A kernel's preallocated workspace of {size(c.numbers.requested)} had no room left: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("workspace")),
         check_first=[
@@ -177,7 +181,7 @@ def workspace(c: OomCase) -> LogCandidate:
 def _collective(c: OomCase) -> LogCandidate:
     return c.found(
         "nccl_or_runtime_buffers",
-        "likely",
+        "suspected",
         f"A collective's buffer could not be had while serving: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("collective")),
         check_first=["memory outside PyTorch (`nvidia-smi` minus `torch.cuda.memory_reserved`)"],
@@ -224,7 +228,7 @@ def _plain_generation(c: OomCase) -> LogCandidate:
         return _spike(c, "one tensor of this size in a forward pass is a transient of the input's length")
     return c.found(
         "capacity_exhausted",
-        "likely",
+        "suspected",
         f"The card is full while generating: {c.lacks()}.",
         check_first=["input length x batch, and the size of the weights"],
         remedy=[

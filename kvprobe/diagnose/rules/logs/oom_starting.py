@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
@@ -15,6 +16,15 @@ _WEIGHTS_FILL: Final = 0.88
 """Weights of this share of the card leave no room for a pass, whatever the batch."""
 _CONVERT_NOTABLE: Final = 0.002
 _MOSTLY_EMPTY: Final = 0.5
+_NEARLY_FULL: Final = 0.8
+_PLACED_ONE_BY_ONE: Final = frozenset({"create_quantized_param", "quantize_weight"})
+"""Quantised while they are placed: the copy is one layer, and what is full is full of final weights."""
+_VISION_NAME: Final = re.compile(
+    r"(?:^|[-_/.\d])v[lm](?:[-_/.\d]|$)|vision|llava|pixtral|internvl|omni|minicpm-[vo]|molmo|idefics|mllama"
+)
+_PEAK_TENSOR: Final = 0.03
+_LIGHT_WEIGHTS: Final = 0.75
+_GREEDY: Final = 0.95
 _WORST_OVER_TEXT: Final = 2
 
 
@@ -28,7 +38,7 @@ def loading(c: OomCase) -> list[LogCandidate]:
     fit = fit_by_name(c)
     if share is not None and share < _MOSTLY_EMPTY and c.verdict.step != "1" and fit != "over":
         return [too_large(c, "suspected", "the rest of the card is not in PyTorch's hands")]
-    if c.site.told and share and share >= 0.8:
+    if c.site.told and share and share >= _NEARLY_FULL:
         return [too_large(c, "certain", None)]
     return [too_large(c, "likely" if c.site.phase == "load" else by_name(c), None)]
 
@@ -75,8 +85,11 @@ def too_large(c: OomCase, confidence: Confidence, extra: str | None) -> LogCandi
 
 def _converting(c: OomCase) -> LogCandidate:
     share = (c.share(c.numbers.requested) or 0.0) if c.numbers.total else 0.0
-    sure: Confidence = "likely" if share >= _CONVERT_NOTABLE or c.weights else "suspected"
     name = c.site.frame("convert")
+    one_by_one = name is not None and name.get("function") in _PLACED_ONE_BY_ONE
+    sure: Confidence = (
+        "likely" if (share >= _CONVERT_NOTABLE or c.weights) and not one_by_one else "suspected"
+    )
     return c.found(
         "loading_peak",
         sure,
@@ -165,7 +178,7 @@ def _peak(c: OomCase) -> LogCandidate:
     weights = f"; weights {size(c.weights)}" if c.weights else ""
     return c.found(
         "startup_activation_peak",
-        "likely" if c.site.told or c.weights else "suspected",
+        _peak_confidence(c),
         f"The start-up profiling pass{batch} did not fit: {c.lacks()}{weights}.",
         evidence=c.evidence(c.site.frame("profile", "logits"), c.view.last("weights_loaded")),
         excludes={"max_model_len_exceeds_pool": "the pool was not sized yet when it failed"},
@@ -179,6 +192,15 @@ def _peak(c: OomCase) -> LogCandidate:
         ],
         would_change_my_mind=["the same failure with 2,048 batched tokens: then the weights leave no room"],
     )
+
+
+def _peak_confidence(c: OomCase) -> Confidence:
+    """A large tensor, or weights that leave room, make it the pass; else the weights may leave no room."""
+    asked, weights = c.share(c.numbers.requested) or 0.0, c.share(c.weights)
+    light = weights is not None and weights < _LIGHT_WEIGHTS
+    if _VISION_NAME.search(str(setting(c.view, "model") or "").lower()):
+        return "suspected"  # its encoder runs in the same pass
+    return "likely" if (c.site.told and asked >= _PEAK_TENSOR) or light else "suspected"
 
 
 def capturing(c: OomCase) -> list[LogCandidate]:
@@ -233,7 +255,7 @@ def _pool_itself(c: OomCase) -> LogCandidate:
     high = f" (utilisation {u})" if u else ""
     return c.found(
         "gpu_memory_utilization_too_high",
-        "likely" if u and u >= 0.9 else "suspected",
+        "likely" if u and u >= _GREEDY else "suspected",
         f"The KV pool was sized larger than what was free when it was allocated{high}: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("kv_alloc"), c.view.last("available_kv", "pool_size")),
         check_first=[

@@ -37,7 +37,8 @@ def context_pool(view: LogView) -> list[LogCandidate]:
             "fixed_workspace_missized",
             "likely",
             f"ggml's {event.get('pool')} pool of {size(event.get('available'))} is too small for the "
-            f"{size(event.get('needed'))} of this graph: its size is fixed in the program, device memory is not "
+            f"{size(event.get('needed'))} of this graph: its size is fixed in the program, device "
+            f"memory is not "
             "the limit.",
             [cite(event)],
             fatal=True,

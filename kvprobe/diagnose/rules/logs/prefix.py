@@ -127,7 +127,7 @@ def disabled(view: LogView) -> list[LogCandidate]:
         found.append(
             candidate(
                 "prefix_disabled_for_model",
-                "likely",
+                "likely" if _computed(view) >= _READINGS else "suspected",
                 f"The engine switched prefix reuse off for this model: {e.text[:160]}",
                 [cite(e)],
                 fatal=False,
@@ -146,6 +146,12 @@ def disabled(view: LogView) -> list[LogCandidate]:
     if off is not None and not found:
         found.append(off)
     return found
+
+
+def _computed(view: LogView) -> int:
+    """Readings in which prompts were computed and none was reused."""
+    rate = hit_rate(view)
+    return 0 if rate is None or rate[0] > _ZERO else rate[1]
 
 
 def _for_model(event: Event) -> bool:

@@ -12,6 +12,9 @@ from kvprobe.diagnose.rules.logs.words import cites, percent, whole
 _READINGS: Final = 3
 _EARLY: Final = 0.15
 _LONG_PROMPT: Final = 400
+_LARGE_UNIT: Final = 512
+_ZERO: Final = 0.005
+_NOT_NEEDED: Final = 0.05
 
 
 def layout(view: LogView) -> list[LogCandidate]:
@@ -103,4 +106,61 @@ def impossible_rate(view: LogView) -> list[LogCandidate]:
     ]
 
 
-RULES: tuple[LogRule, ...] = (layout, spread, impossible_rate)
+def alignment(view: LogView) -> list[LogCandidate]:
+    """Groups of layers with different blocks: a hit ends on a multiple of all, short prompts never hit."""
+    event, rate = view.last("block_alignment"), hit_rate(view)
+    if event is None or (event.get("unit") or 0) < _LARGE_UNIT:
+        return []
+    unit = event.get("unit")
+    if rate is not None and rate[0] > _ZERO:
+        return []
+    sizes = f"LCM({event.get('sizes')}) = " if event.get("sizes") else ""
+    shown = f"; 0 % hits in {rate[1]} readings" if rate is not None else ""
+    return [
+        candidate(
+            "prefix_block_granularity",
+            "likely" if rate is not None and rate[1] >= _READINGS else "suspected",
+            f"Hits end on multiples of {sizes}{whole(unit)} tokens: prompts under {whole(unit)} can never "
+            f"hit{shown}.",
+            [cite(event), *cites(rates(view)[-1:], 1)],
+            fatal=False,
+            at=event,
+            phase="serve",
+            check_first=[f"the tokens that requests really share, against {whole(unit)}"],
+            remedy=[
+                "a smaller --block-size, where the model's compressors allow it: the unit falls with it",
+                f"a shared prefix of at least {whole(unit)} tokens",
+            ],
+            would_change_my_mind=[f"requests that share more than {whole(unit)} tokens and still miss"],
+        )
+    ]
+
+
+def offload(view: LogView) -> list[LogCandidate]:
+    """A cache on the host that finds what the GPU still holds: it can bring no gain."""
+    found = [e for e in view.all("offload_lookup") if (e.get("hits") or 0) > 0]
+    total = sum((e.get("total") or 0) * e.repeats for e in found)
+    load = sum(max(0, e.get("load") or 0) * e.repeats for e in found)
+    requests = sum(e.repeats for e in found)
+    if requests < _READINGS or load > _NOT_NEEDED * total:
+        return []
+    return [
+        candidate(
+            "prefix_hit_but_slow",
+            "suspected",
+            f"The offload cannot help here: of {whole(total)} prompt tokens found on the host in "
+            f"{whole(requests)} requests, {whole(load)} were not on the GPU still. Gains start when the "
+            "working set exceeds the GPU's KV cache.",
+            cites(found, 3),
+            fatal=False,
+            root=False,
+            at=found[0],
+            phase="serve",
+            check_first=["tokens of all prefixes in use against the GPU KV cache size of the start line"],
+            remedy=["measure with more distinct prefixes than the GPU holds", "no offload for this traffic"],
+            would_change_my_mind=["requests that load thousands of tokens from the host"],
+        )
+    ]
+
+
+RULES: tuple[LogRule, ...] = (layout, spread, impossible_rate, alignment, offload)

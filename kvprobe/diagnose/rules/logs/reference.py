@@ -212,7 +212,7 @@ def below_one(view: LogView) -> list[LogCandidate]:
         candidate(
             "max_model_len_exceeds_pool",
             "certain",
-            f"The pool of {whole(limit or 0)} tokens is smaller than one request may be"
+            f"The pool{f' of {whole(limit)} tokens' if limit else ''} is smaller than one request may be"
             + (f": {whole(refused[0].get('asked') or 0)} tokens were asked and refused." if refused else "."),
             cites(events, 3),
             fatal=any(e.get("failed") for e in small),

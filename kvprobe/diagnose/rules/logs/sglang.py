@@ -153,7 +153,9 @@ def unequal(view: LogView) -> list[LogCandidate]:
     ]
 
 
-_OOM = re.compile(r"out of memory|OutOfMemory|OOM", re.IGNORECASE)
+_OOM = re.compile(r"out of memory|OutOfMemory|OOM|MemoryAllocation", re.IGNORECASE)
+_UNCLEAR = re.compile(r"ALLOC_FAILED|NOT_INITIALIZED|unhandled cuda error", re.IGNORECASE)
+"""Errors that want of memory and other reasons share: other rules know them better."""
 
 
 def graph_failed(view: LogView) -> list[LogCandidate]:
@@ -165,7 +167,7 @@ def graph_failed(view: LogView) -> list[LogCandidate]:
     beside = bool(view.all("torch_oom", "cuda_oom"))
     if _OOM.search(inner) is not None or (not inner and beside):
         return [_no_room_for_graphs(event, view.last("pool_end"))]
-    return [_other_reason(event, inner)] if inner else []
+    return [_other_reason(event, inner)] if inner and _UNCLEAR.search(inner) is None else []
 
 
 def _no_room_for_graphs(event: Event, left: Event | None) -> LogCandidate:

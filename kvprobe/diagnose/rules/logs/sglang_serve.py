@@ -8,6 +8,9 @@ from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, c
 from kvprobe.diagnose.rules.logs.words import cites, percent, size, told, whole
 from kvprobe.evidence.events import Event
 
+_LOW_FRACTION = 0.7
+"""A user who sets less than this asks for a small pool."""
+
 
 def pool_allocation(view: LogView) -> list[LogCandidate]:
     """`Decode out of memory. Try to lower your batch size`: tokens asked against tokens available."""
@@ -116,6 +119,8 @@ def tiny_pool(view: LogView) -> list[LogCandidate]:
         return []
     tokens, context, free = event.get("tokens"), event.get("max_model_len"), event.get("free_after")
     pool = told(view, "bytes", "pool_size")
+    if (told(view, "mem_fraction_static") or 1.0) < _LOW_FRACTION:
+        return []
     if tokens is None or free is None or context is None or tokens >= context / 4 or free < 8 * 2**30:
         return []
     if pool is not None and pool > 0.05 * free:

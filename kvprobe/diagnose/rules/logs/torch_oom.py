@@ -14,6 +14,7 @@ from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs import oom_driver, oom_phases, oom_placeless
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase, case_of
+from kvprobe.diagnose.rules.logs.vllm_memory_taken import is_unified
 from kvprobe.summary.units import percent, size
 
 _MAX_CASES = 3
@@ -21,6 +22,7 @@ _OTHERS_LIKELY: Final = 0.08
 _OTHERS_NEEDED_AT_LOAD: Final = 0.05
 _UNNAMED_NEEDED: Final = 0.15
 _OVERHEAD_SHARE: Final = 0.12
+_OTHERS_NOTABLE: Final = 0.2
 _OTHERS_ROOT: Final = 0.25
 """Who holds so much of a card is the root, though pieces decide the request."""
 
@@ -104,6 +106,12 @@ def _holds_nearly_all(c: OomCase) -> bool:
     return (c.share(c.numbers.allocated) or 0.0) >= FULL_ALLOCATED
 
 
+def _sure_of_others(share: float, *, sure: bool) -> Confidence:
+    if sure and share >= _OTHERS_ROOT:
+        return "certain"
+    return "likely" if sure or share >= _OTHERS_NOTABLE else "suspected"
+
+
 def _named(c: OomCase) -> bool:
     """The message itself tells this process's use, or other processes."""
     return c.numbers.others is not None or c.verdict.own_process_known
@@ -115,10 +123,11 @@ def _somebody(c: OomCase) -> LogCandidate:
     named = _named(c)
     who = "other processes hold" if named else "memory that this process's PyTorch does not hold amounts to"
     sure = named and share >= _OTHERS_LIKELY
+    unified = is_unified(c.view, c.numbers.total or 0)
     more = ", more than was missing" if v.step == "4" else ""
     return c.found(
         "other_process_on_gpu",
-        "certain" if sure and share >= 0.25 else "likely" if sure or share >= 0.2 else "suspected",
+        _sure_of_others(share, sure=sure) if not unified else "suspected",
         f"{c.lacks()}; {who} {size(outside)} ({percent(share)} of the card){more}.",
         excludes={"allocator_fragmentation": f"free and pieces together are {size(v.deficit)} short"}
         if v.step == "4"

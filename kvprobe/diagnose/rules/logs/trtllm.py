@@ -225,7 +225,7 @@ def _component(event: Event, part: str, share: float | None, numbers: str) -> Lo
         cause = "startup_activation_peak"
     return candidate(
         cause,
-        "likely",
+        "suspected" if cause == "weights_plus_fixed_too_large" and "model" not in lower else "likely",
         f"The executor's `{part}` could not be created: {numbers}.",
         [cite(event)],
         fatal=True,

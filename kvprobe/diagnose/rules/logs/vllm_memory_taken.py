@@ -15,6 +15,7 @@ _SOMEBODY_BYTES: Final = 2.0 * _GIB
 _CONTEXT_BYTES: Final = 2.5 * _GIB
 _UNIFIED_GIB: Final = ((118.0, 126.0), (60.0, 62.5))
 """DGX Spark and Thor report 119 to 125 GiB, a 64 GB Orin some 61."""
+_ENDS: Final = frozenset({"engine_start", "engine_dead", "shutdown", "exception", "torch_oom", "killed"})
 _SMALL_SHORTFALL_BYTES: Final = 0.3 * _GIB
 
 
@@ -38,14 +39,14 @@ def memory_taken(view: LogView) -> list[LogCandidate]:
         f"`--gpu-memory-utilization {most:.2f}` or less: it is a share of the whole card, not of "
         "what is free",
     ]
-    if _unified(view, total):
+    if is_unified(view, total):
         return [_page_cache(event, seen, told, remedy, held)]
     if own_context:
         return [_share_too_high(event, seen, told, remedy, held)]
     return [_somebody(view, event, seen, told, remedy, held)]
 
 
-def _unified(view: LogView, total: int) -> bool:
+def is_unified(view: LogView, total: int) -> bool:
     """GB10, Thor: the total is the machine's memory (no discrete card has it), or the name says so."""
     named = any("GB10" in str(e.get("name")) for e in view.all("gpu_name"))
     return named or any(low * _GIB <= total <= high * _GIB for low, high in _UNIFIED_GIB)
@@ -118,10 +119,12 @@ def _somebody(
 
 def _earlier_run(view: LogView, event: Event) -> Event | None:
     """An engine of this log that had weights on the card before."""
-    before = [
-        e for e in view.all("weights_loaded", "pool_size") if e.source == event.source and e.line < event.line
-    ]
-    return before[0] if before else None
+    here = [e for e in view.events if e.source == event.source and e.line < event.line]
+    loaded = next((e for e in here if e.name in ("weights_loaded", "pool_size")), None)
+    if loaded is None:
+        return None
+    ended = any(e.line > loaded.line and e.name in _ENDS for e in here)
+    return loaded if ended else None
 
 
 def _left_behind(view: LogView) -> Event | None:

@@ -20,6 +20,7 @@ _GIB: Final = 2**30
 _HIGHEST: Final = 0.97
 """The highest utilisation that leaves a driver and a context their place."""
 _LOW_SETTING: Final = 0.85
+_HIGH_SETTING: Final = 0.9
 _PEAK_LARGE: Final = 0.22
 """Of the budget: an activation peak above it is out of proportion to a text model's pass."""
 _GRAPHS_ABSURD: Final = 0.5
@@ -27,6 +28,7 @@ _GRAPHS_ABSURD_BYTES: Final = 30 * _GIB
 _STRIP: Final = 0.15
 _MOST_OF_BUDGET: Final = 0.8
 _NON_TORCH_LARGE: Final = 0.08
+_NON_TORCH_WIDE: Final = 0.15
 _OTHERS_BYTES: Final = 2 * _GIB
 
 
@@ -70,8 +72,9 @@ class _Refusal:
         """The refusal alone, without a number of the budget: only the model's name may tell."""
         guess = model_size.estimate(self.view)
         fit = guess.fit(self.room.total) if guess is not None else None
-        if fit == "over":
-            return self._weights()
+        high = self.room.utilisation is not None and self.room.utilisation >= _HIGH_SETTING
+        if fit == "over" or (high and fit != "fits"):
+            return self._weights()  # a higher setting cannot help: what fills the budget has to shrink
         ruled_out = ""
         if guess is not None and fit == "fits":
             card = f" on a card of {size(self.room.total)}" if self.room.total else ""
@@ -84,7 +87,7 @@ class _Refusal:
             f"end so.{ruled_out}",
             ["`nvidia-smi` before the start: who holds the card"],
             [
-                "collect the engine's lines from its start: weights, activation peak, `gpu_memory_utilization`",
+                "collect the engine's lines from its start: weights, activation peak, utilisation",
                 "collect the command line and the name of the GPU",
             ],
             ["any line with the engine's budget"],
@@ -213,9 +216,10 @@ class _Refusal:
     def _non_torch(self) -> LogCandidate:
         r = self.room
         amount = r.non_torch or 0
+        wide = r.total is not None and amount >= _NON_TORCH_WIDE * r.total
         return self._say(
             "other_process_on_gpu",
-            "likely",
+            "likely" if wide else "suspected",
             f"{size(amount)} are counted as non-torch memory, far above a context (about 0.5 GiB): "
             "memory of other "
             f"processes on the card was charged to this engine ({r.sum_text()}).",

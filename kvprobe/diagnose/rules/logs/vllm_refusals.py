@@ -205,7 +205,7 @@ def _hint(event: Event, cause: str, why: str) -> LogCandidate:
     sampler = event.name == "sampler_warmup_oom"
     return candidate(
         cause,
-        "likely",
+        "likely" if sampler else "suspected",
         why,
         [cite(event)],
         fatal=True,

@@ -92,3 +92,22 @@ def lived_on(view: LogView, event: Event) -> bool:
     """The engine got ready or served after this line."""
     after = view.all("serving", "engine_stats")
     return any(e.source == event.source and e.line > event.line for e in after)
+
+
+_AMPLE_SHARE = 0.05
+_AMPLE_BYTES = 2**30
+
+
+def pool_in_place(view: LogView) -> bool:
+    """The start went as far as a KV pool with room: blocks or tokens that hold a request of the full
+    length, or a budget that leaves much, or slots that were set up."""
+    pools = view.all("pool_size", "pool_ready")
+    if any((e.get("concurrency") or 1) < 1 or 0 in (e.get("tokens"), e.get("blocks")) for e in pools):
+        return False
+    left = [e.get("kv") for e in view.all("budget") if e.get("kv") is not None]
+    left += [e.get("bytes") for e in view.all("available_kv") if e.get("bytes") is not None]
+    if left:
+        total = told(view, "total", "budget") or 0
+        return min(left) >= max(_AMPLE_BYTES, _AMPLE_SHARE * total)
+    slots = any(e.engine == "llama.cpp" and e.get("max_num_seqs") is not None for e in view.all("config"))
+    return bool(pools) or slots

@@ -140,6 +140,13 @@ _FAULTS: Final = (
         r"out of resource: shared memory, Required: (?P<needed__B>\d+), Hardware limit: (?P<limit__B>\d+)",
         kind="a kernel's shared memory",
     ),
+    signature(
+        "gpu_unusable",
+        "Hardware limit:",
+        r"out of resource: (?!shared memory)\w{1,80},? Required: (?P<needed__B>\d+),? Hardware limit: ?"
+        r"(?P<limit__B>\d+)",
+        kind="a kernel's shared memory",
+    ),
 )
 _HOST: Final = (
     signature(

@@ -50,7 +50,8 @@ _ROWS = (
     signature(
         "arena_no_memory",
         "smaller than requested bytes of",
-        r"Available memory of (?P<limit__B>\d{1,18}) is smaller than requested bytes of (?P<asked__B>\d{1,18})",
+        r"Available memory of (?P<limit__B>\d{1,18}) is smaller than requested bytes of "
+        r"(?P<asked__B>\d{1,18})",
     ),
     signature("arena_no_memory", "OOM when allocating tensor", r"OOM when allocating tensor with shape"),
     signature("cuda_oom", "CUDA failed with error", r"CUDA failed with error out of memory", where="runtime"),

@@ -84,6 +84,15 @@ _START = (
         r"the KV pool is too small: \d+ B hold",
         failed=1,
     ),
+    signature(
+        "pool_below_one_request", "--kv-memory is too small", r"serve: --kv-memory is too small", failed=1
+    ),
+    signature(
+        "config_refused",
+        "is in use; choose another with --port",
+        r"port \d{1,5} on \S{1,60} is in use",
+        kind="a port that is in use",
+    ),
     signature("serving", "listening on http", r"reference_server.{0,20}listening on http", phase="serve"),
 )
 
@@ -148,6 +157,11 @@ _SERVE = (
         r"(?P<largest_free__B>\d+) B, total (?P<total__B>\d+) B, held by this process (?P<own__B>\d+) B, by "
         r"others "
         r"(?P<others__B>\d+) B; phase (?P<stage__text>\w{4,8})",
+    ),
+    signature("cancelled", " up: the client took nothing", r"gave \S{1,80} up: the client", phase="serve"),
+    signature("cancelled", " up: it did not finish within", r"gave \S{1,80} up: it did", phase="serve"),
+    signature(
+        "engine_dead", "the engine died", r"reference_server\.engine: the engine died|^the engine died"
     ),
     signature("shutdown", "stopping: finishing the requests", r"stopping: finishing"),
     signature("shutdown", "stopping at once: ", r"stopping at once"),

@@ -30,7 +30,7 @@ _PIECES: Final = {
     "reserved_unallocated": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
     "reserved": re.compile(rf"{SIZE} reserved in total"),
     "cached": re.compile(rf"{SIZE} cached\)"),
-    "own_process": re.compile(rf"this process has {SIZE} memory in use"),
+    "own_process": re.compile(rf"[Tt]his process has {SIZE} memory in use"),
     "private_pools": re.compile(rf"with {SIZE} allocated in private pools"),
     "allowed": re.compile(rf"{SIZE} allowed;|max allowed: {SIZE}"),
     "mps_allocated": re.compile(rf"MPS allocated: {SIZE}"),
@@ -38,6 +38,10 @@ _PIECES: Final = {
 }
 _OTHERS: Final = re.compile(rf"Process (\d{{1,10}}) has {SIZE} memory in use")
 _DEVICE: Final = re.compile(r"\b[GNX]PU (\d{1,3})\b")
+_HEADLESS: Final = re.compile(
+    rf"ried to allocate {SIZE}[.;]? .{{0,3}}GPU \d{{1,3}}[;.]? .{{0,12}}(?:total capac|{SIZE} total)"
+)
+"""An excerpt that begins after "CUDA out of memory." """
 _MAX_JOINED = 4
 _MESSAGE_CHARS = 4096
 _WHOLE: Final = ("unallocated", "reserved in total", " cached)", " pool.", "max_split_size")
@@ -59,10 +63,14 @@ def _message(line: Line, around: Around) -> str:
 
 def _read(line: Line, around: Around) -> list[Event]:
     backend = next((name for words, name in _BACKENDS if words in line.text), None)
-    if backend is None or "when warming up sampler" in line.text:
+    if (backend is None and _is_continuation(line, around)) or "when warming up sampler" in line.text:
         return []
     text = _message(line, around)
-    begin = text.find("out of memory")
+    if backend is None:
+        if _HEADLESS.search(text) is None:
+            return []
+        backend = "cuda"
+    begin = max(0, text.find("out of memory"))
     text = text[begin : begin + _MESSAGE_CHARS]
     values = _sizes(text)
     if "requested" not in values:
@@ -73,6 +81,12 @@ def _read(line: Line, around: Around) -> list[Event]:
         values["device"] = Value(int(device[1]))
     _settle_others(text, values)
     return [event_of(line, "torch_oom", values)]
+
+
+def _is_continuation(line: Line, around: Around) -> bool:
+    """The head of the message stands in this line or the one before: that one is read, with this."""
+    said = line.text + "".join(before.text for before in around.before(1))
+    return "ried to allocate" not in line.text or "out of memory" in said or "can NOT allocate" in said
 
 
 def _sizes(text: str) -> dict[str, Value]:
@@ -129,7 +143,7 @@ READERS: Final = (
     Reader(
         name="torch_oom",
         engine=None,
-        anchors=tuple(words for words, _ in _BACKENDS),
+        anchors=(*(words for words, _ in _BACKENDS), "ried to allocate "),
         read=_read,
     ),
 )

@@ -27,7 +27,7 @@ def _read(line: Line, around: Around) -> list[Event]:
         found = pattern.search(text)
         if found is not None:
             values.update(values_of(found))
-    if "buffer" not in values and "orkspace" not in line.text:
+    if "buffer" not in values and not any(word in line.text for word in ("orkspace", "AlignedAllocator")):
         return []
     return [event_of(line, "workspace_overflow", values)]
 
@@ -39,6 +39,7 @@ READERS: Final = (
         anchors=(
             "Buffer overflow when allocating memory for",
             "ailed to allocate memory for batch_",
+            "bytes available in AlignedAllocator",
             "Out of workspace memory",
             "orkspace buffer is too small",
             "orkspace size is not large enough",
