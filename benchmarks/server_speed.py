@@ -273,12 +273,14 @@ def report(speeds: Speeds, found: list[Contestant], options: argparse.Namespace)
         f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, greedy, fp32, {options.threads} thread(s), best of "
         f"{options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores, load average "
         f"{os.getloadavg()[0]:.1f} at the end (some 1.5 is this benchmark's own). Tokens a CPU second: by "
-        "the time that a server and its children computed, whatever else the machine was doing."
+        "the time that a server and its children computed, whatever else the machine was doing. Every engine "
+        "computes in fp32; kvprobe keeps bf16 weights as they are in memory and widens them in registers."
     )
     by_wall = {key: own.a_second for key, own in speeds.items()}
     by_cpu = {key: own.a_cpu_second for key, own in speeds.items()}
     return "\n\n".join(
         (
+            "# Output tokens a second on a CPU",
             head,
             table("output tokens/s", by_wall, names, options.streams),
             table("output tokens / CPU s", by_cpu, names, options.streams),

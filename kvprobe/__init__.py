@@ -4,7 +4,11 @@ From Python: `kvprobe.kv_cache_bytes(model, tokens)` and `kvprobe.plan(model, gp
 need is imported at the first call.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time `plan` is the package of that name, which can be called
+    from kvprobe.plan.api import kv_cache_bytes as kv_cache_bytes
+    from kvprobe.plan.api import plan as plan
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "kv_cache_bytes", "plan"]

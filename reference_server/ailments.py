@@ -56,6 +56,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "queue-limit": {"max_num_seqs": QUEUE_LIMIT_SEQS},
 }
 _OF_THE_BUDGET = ("workspace-hog", "weights-too-large", "startup-peak", "noisy-neighbour")
+_OF_THE_CACHE = {"salted", "coarse-blocks", "evict-early"}
 _OF_BLOCKS = ("coarse-blocks", "evict-early", "salted", "no-reuse", "reserve-max")
 
 
@@ -69,6 +70,9 @@ def afflict(config: ServerConfig) -> ServerConfig:
     unfit = sorted(ailments.intersection(_OF_BLOCKS)) if config.in_regions else []
     if unfit:
         raise ConfigError(f"--ailment {unfit[0]} needs --allocator paged or paged-reserve")
+    idle = sorted(ailments & _OF_THE_CACHE) if not config.prefix_caching else []
+    if idle:
+        raise ConfigError(f"--ailment {idle[0]} needs prefix caching, which is off; leave one of them out")
     if "bad-kv-scales" in ailments:
         config = _with_scales(config)
     if ailments.intersection(_OF_THE_BUDGET) and config.device == "cpu" and not config.pool_from_device:

@@ -82,11 +82,14 @@ class Api:
         middleware = [Middleware(HeaderLimit, limits=self._limits)]
         if self._config.api_key is not None:
             middleware.append(Middleware(BearerKey, key=self._config.api_key))
-        return Starlette(
+        app = Starlette(
             routes=routes,
             middleware=middleware,
             exception_handlers={RequestError: _refused, HTTPException: _http_error, Exception: _broken},
         )
+        # A redirect would be made of the Host header, and clients repeat no POST.
+        app.router.redirect_slashes = False
+        return app
 
     async def chat(self, request: Request) -> Answer:
         async with self._slot() as slot:
@@ -239,8 +242,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_response(RequestError(error.status_code, error.detail, headers=error.headers))
+    refusal = RequestError(error.status_code, error.detail, headers=error.headers)
+    log_refusal(refusal)
+    return error_response(refusal)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return error_response(RequestError(500, "an internal error; see the server's log"))
+    # Uvicorn closes behind a handler that failed: the client should not send another request into that.
+    words = "an internal error; see the server's log"
+    return error_response(RequestError(500, words, headers={"connection": "close"}))

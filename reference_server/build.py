@@ -90,7 +90,11 @@ def _make_pool(ready: Prepared, num_blocks: int) -> AttentionBackend[Any]:
         factor = ailments.KV_SCALE_FACTOR if "bad-kv-scales" in config.ailments else 1.0
         return make_attention(config, ready.model.config, num_blocks, scale_factor=factor)
     except RuntimeError as error:
-        raise ConfigError(f"the KV pool of {size} B cannot be allocated: {error}") from error
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" not in str(error):
+            raise
+        raise ConfigError(
+            f"the host has no {size} B for the KV pool; give a smaller --kv-memory or --device-memory"
+        ) from error
 
 
 def _make_allocator(ready: Prepared, num_blocks: int, attention: AttentionBackend[Any]) -> Allocator:

@@ -122,21 +122,35 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
     del options["json"], options["no_color"]
     key_variable = options.pop("api_key_env")
     if key_variable is not None:
-        options["api_key"] = environment.get(key_variable)
-        if not options["api_key"]:
-            raise ConfigError(
-                f"--api-key-env {key_variable}: that environment variable is not set or is empty"
-            )
+        options["api_key"] = _key(key_variable, environment)
     refuse_open_host(options["host"], options["host"], options.get("api_key"))
     options["check_integrity"] = environment.get(INTEGRITY_VARIABLE, "") not in ("", "0")
     return afflict(ServerConfig(**options))
 
 
+def _key(variable: str, environment: Mapping[str, str]) -> str:
+    """A key that a header can carry: without spaces at its ends, which headers lose."""
+    key = environment.get(variable, "").strip()
+    if not key:
+        raise ConfigError(f"--api-key-env {variable}: that environment variable is not set or is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"--api-key-env {variable}: a header cannot carry that key; use printable ASCII")
+    return key
+
+
 def _choose_pool(options: dict[str, Any]) -> None:
     """The pool has a size of its own, or what the device has left."""
+    utilisation = options["gpu_memory_utilization"]
+    if utilisation is None:
+        del options["gpu_memory_utilization"]
     if options["kv_memory_bytes"] is not None:
         if options["device_memory_bytes"] is not None:
             raise ConfigError("give --kv-memory or --device-memory, not both")
+        if utilisation is not None:
+            raise ConfigError(
+                "--gpu-memory-utilization is a share of --device-memory; with --kv-memory the pool's size is "
+                "given, so leave one of the two out"
+            )
         return
     del options["kv_memory_bytes"]
     options["pool_from_device"] = options["device"] == "cuda" or options["device_memory_bytes"] is not None
@@ -238,7 +252,13 @@ def _add_engine(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfi
         metavar="TOKENS",
     )
     _add_memory(parser)
-    add("--gpu-memory-utilization", "share of the device's memory to use", type=_utilisation, metavar="U")
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=_utilisation,
+        metavar="U",
+        help="share of the device's memory to use, with --device-memory or CUDA "
+        f"(default: {defaults.gpu_memory_utilization})",
+    )
     add("--kv-dtype", "format of the KV cache", choices=KV_DTYPES)
     parser.add_argument(
         "--no-prefix-caching", dest="prefix_caching", action="store_false", help="never reuse prefixes"

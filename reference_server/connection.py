@@ -8,6 +8,8 @@ head of a request. And it refuses what is no HTTP in plain text.
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +21,8 @@ from reference_server.errors import RequestError
 from reference_server.limits import Limits
 from reference_server.refusals import log_refusal
 from reference_server.wire import error_body
+
+log = logging.getLogger(__name__)
 
 SENT_AHEAD = 1024**2
 """Bytes that a client may send behind a request that is still being answered."""
@@ -58,7 +62,7 @@ class Connection(H11Protocol):
     def _read_on(self) -> None:
         """Only a read tells that the client has gone; what it sent ahead is kept, within a limit."""
         if self._bytes_ahead > SENT_AHEAD:
-            self.logger.warning("cut a connection that sent %d bytes ahead of its answer", self._bytes_ahead)
+            log.warning("cut a connection that sent %d bytes ahead of its answer", self._bytes_ahead)
             self.transport.abort()
         else:
             self.flow.resume_reading()
@@ -84,7 +88,13 @@ class Connection(H11Protocol):
             )
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(RequestError(400, msg))
+        # Uvicorn calls it where it has caught h11's error, which knows a head that is too large.
+        error = sys.exc_info()[1]
+        if getattr(error, "error_status_hint", 400) == 431:
+            size = self.limits.headers
+            self._refuse(RequestError(431, f"the request's head is larger than {size} bytes", own_words=True))
+        else:
+            self._refuse(RequestError(400, msg, own_words=True))
 
     def _refuse(self, error: RequestError) -> None:
         """Answer in OpenAI's form and close; just close where an answer is already under way."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 DRAIN_S = 30
+CUT_S = 10
+"""After which uvicorn cancels what goes on although its connection was cut: it would be our defect."""
 WARM_UP_TOKENS = 512
 """Of the first pass, which initialises what libraries leave to first use; more shows nothing more."""
 
@@ -42,8 +44,8 @@ class _Server(uvicorn.Server):
 
 def serve(config: ServerConfig, listener: socket.socket) -> int:
     """Run until told to stop; returns the exit code. Closes `listener`."""
-    # uvicorn's own chatter; its errors stay.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # uvicorn's own chatter, a line for each request that is no HTTP too; its errors stay.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     with listener:
         metrics = Metrics(config.served_model, vllm_names=config.vllm_metric_names)
         prepared = prepare(config)
@@ -71,14 +73,14 @@ async def _serve(prepared: Prepared, engine: Engine, metrics: Metrics, listener:
             access_log=False,
             log_config=None,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=DRAIN_S,
+            timeout_graceful_shutdown=DRAIN_S + CUT_S,
             h11_max_incomplete_event_size=2 * limits.headers,
         )
     )
-    stopped_by = _Stop(server, engine)
-    stopped_by.listen_to_signals(loop)
+    stopped_by = _Stop(server, loop)
+    stopped_by.listen_to_signals()
     if config.stop_with_parent:
-        stopped_by.listen_to_parent(loop)
+        stopped_by.listen_to_parent()
     announcing = asyncio.create_task(_announce(server, config, listener))
     try:
         await server.serve(sockets=[listener])
@@ -91,16 +93,17 @@ async def _serve(prepared: Prepared, engine: Engine, metrics: Metrics, listener:
 class _Stop:
     """The ways to stop: SIGTERM and Ctrl-C drain, a second one or the parent's end does not."""
 
-    def __init__(self, server: uvicorn.Server, engine: Engine) -> None:
+    def __init__(self, server: uvicorn.Server, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
-        self._engine = engine
+        self._loop = loop
         self.exit_code = 0
 
-    def listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def listen_to_signals(self) -> None:
+        loop = self._loop
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, 0)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, 128 + signal.SIGINT)
 
-    def listen_to_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+    def listen_to_parent(self) -> None:
         """Wait for the end of stdin, on a thread that dies with the process."""
 
         def wait() -> None:
@@ -108,7 +111,7 @@ class _Stop:
             while os.read(0, 4096):
                 continue
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._at_once, "the parent went away")
+                self._loop.call_soon_threadsafe(self._at_once, "the parent went away")
 
         threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
@@ -119,6 +122,8 @@ class _Stop:
         log.info("stopping: finishing the requests that are open (at most %d s)", DRAIN_S)
         self.exit_code = exit_code
         self._server.should_exit = True
+        # Not by uvicorn, which ends what is open with a traceback in the log.
+        self._loop.call_later(DRAIN_S, self._at_once, "the time to finish is over")
 
     def _at_once(self, why: str) -> None:
         log.info("stopping at once: %s", why)

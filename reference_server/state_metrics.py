@@ -2,13 +2,14 @@
 
 The memory's series are in bytes, whatever the allocator, so that allocators can be compared:
 
-    total = used + cached + free,
+    pool = used + cached + free + null block,
     used  = stored + tail + reserved - shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -96,7 +97,10 @@ COUNTERS: tuple[tuple[str, str, Read], ...] = (
 
 
 class StateCollector(Collector):
-    """Asked for at each scrape, on the event loop; the engine thread replaces whole fields."""
+    """Asked for at each scrape, on the event loop; the engine thread replaces whole fields meanwhile.
+
+    So the fields are copied first, at once: a page of two moments would not add up.
+    """
 
     def __init__(self, state: EngineState, labels: dict[str, str]) -> None:
         self._state = state
@@ -104,16 +108,17 @@ class StateCollector(Collector):
         self._values = list(labels.values())
 
     def collect(self) -> Iterable[Metric]:
+        state = copy(self._state)
         for name, text, read in GAUGES:
-            yield self._gauge(name, text, read(self._state))
-        device = self._state.device
+            yield self._gauge(name, text, read(state))
+        device = state.device
         if device is not None:
             yield self._gauge("device_memory_total_bytes", "The device's memory.", device.total)
             yield self._gauge("device_memory_free_bytes", "Held by nobody.", device.free)
             yield self._gauge("device_memory_own_bytes", "Held by this process.", device.own)
         for name, text, read in COUNTERS:
             counter = CounterMetricFamily(PREFIX + name, text, labels=self._names)
-            counter.add_metric(self._values, read(self._state))
+            counter.add_metric(self._values, read(state))
             yield counter
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -212,6 +212,7 @@ def _guarded(url: str, guard: Callable[..., None], *, own_target: bool) -> None:
     host = urlsplit(url).hostname or ""
     for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
         address = ipaddress.ip_address(str(info[4][0]).split("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
         if address.is_link_local or address in _CREDENTIALS:
             message = f"`{host}` is an address at which clouds hand out credentials, not metrics"
             raise TargetError(Problem("guard", message, "give the address of the server itself"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,10 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     names = [name.replace("-", "_") for options in (_MEMORY, _ENGINE, _TRAFFIC) for name, _, _ in options]
-    from_environment(args, names, ("no_color",))
+    switches = ("swa_full", "no_color", *(("kv_unified",) if args.kv_unified is None else ()))
+    from_environment(args, names, switches)
+    if not args.model and (model := os.environ.get("KVPROBE_MODEL")):
+        args.model = [model]
     if not args.model:
         fix = "give --model DIR, config.json or FILE.gguf"
         raise UsageError(Problem("no_model", "no --model was given", fix))

@@ -36,6 +36,7 @@ _FULL_POOL = 0.9
 _ADVERSE = (
     *(name for name in FATAL_EVENTS if name not in ("alloc_failed", "buffer_failed")),
     "child_died",
+    "crashed",
     "worker_died",
     "runner_died",
     "start_failed",

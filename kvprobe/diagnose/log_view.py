@@ -53,7 +53,8 @@ class LogView:
             if e.name in {"serving", "engine_stats"}:
                 return None
             if e.name == "start_failed":
-                return e.get("stage")
+                stage: Phase | None = e.get("stage")
+                return stage
         return None
 
     def _before(self, event: Event) -> Iterable[Event]:

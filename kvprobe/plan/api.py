@@ -87,10 +87,30 @@ def plan_models(models: Sequence[Model], settings: Settings) -> PlanDocument:
         raise UsageError(
             Problem("no_model", "no model was given", "give --model DIR, config.json or FILE.gguf")
         )
-    requests, claim = requests_of(settings, [load_model(model) for model in models])
+    requests, claim = requests_of(settings, _loaded(models, settings))
     documents = [plan_document(request, claim=claim) for request in requests]
     first = documents[0]
     return first if len(documents) == 1 else msgspec.structs.replace(first, models=documents)
+
+
+def _loaded(models: Sequence[Model], settings: Settings) -> list[ModelSpec]:
+    """Every model; when one cannot be read, all that is wrong with them and the settings is said at once."""
+    from kvprobe.plan.settings import requests_of
+
+    specs: list[ModelSpec] = []
+    problems: list[Problem] = []
+    for model in models:
+        try:
+            specs.append(load_model(model))
+        except UsageError as error:
+            problems += error.problems
+    if problems:
+        try:
+            requests_of(settings, [])
+        except UsageError as error:
+            problems += error.problems
+        raise UsageError(*problems)
+    return specs
 
 
 def load_model(model: Model) -> ModelSpec:

@@ -55,7 +55,17 @@ def smallest_utilisation(solution: Solution, tokens: int) -> float | None:
         return None
     middle = budget.utilisation.value.nominal - kv.nominal
     taken = budget.utilisation.value.lo - kv.lo if budget.kv.banded else middle
-    return math.ceil((taken + solution.cost.bytes_at(tokens)) / total.nominal * 100) / 100
+    share = math.ceil((taken + solution.cost.bytes_at(tokens)) / total.nominal * 100)
+    while (budget.utilisation.ratio or 0) * 100 < share <= MOST_SHARE * 100:
+        if _fits_at(request, share / 100, tokens):  # blocks of a hybrid take more than its logical bytes
+            break
+        share += 1
+    return share / 100
+
+
+def _fits_at(request: PlanRequest, share: float, tokens: int) -> bool:
+    solved = solve_quickly(dataclasses.replace(request, utilisation=share))
+    return solved.safe_pool is not None and solved.requests_in(solved.safe_pool, tokens) > 0
 
 
 def ladder(solution: Solution) -> tuple[Rung, ...]:

@@ -41,7 +41,9 @@ def verdict_of(solution: Solution) -> str:
         return f"{name} may fit: {_range(solution)}"
     if not fits:
         return f"{name} does not fit: {_missing(solution)}"
-    return f"{name} fits: {_held(solution)}"
+    # Bytes over bytes: what no allocator reaches must not be taken for a setting.
+    bound = "; a logical upper bound, an engine holds less" if solution.request.engine is None else ""
+    return f"{name} fits: {_held(solution)}{bound}"
 
 
 def _needed(solution: Solution) -> int:
@@ -58,8 +60,8 @@ def _missing(solution: Solution) -> str:
     if kv is not None and kv.hi <= 0:
         if solution.request.available_kv is not None:
             return "--available-kv leaves nothing for the KV cache"
-        short = f"{size(-kv.nominal)} more than there is" if kv.nominal < 0 else "all that there is"
-        return f"weights and work space take {short}, nothing is left for the KV cache"
+        much = f"{size(-kv.nominal)} more than the budget allows" if kv.nominal < 0 else "all that there is"
+        return f"weights and work space take {much}, nothing is left for the KV cache"
     lack = size(short.bytes) if short is not None else "memory"
     blocks = f" ({whole(short.blocks)} more blocks)" if short is not None and short.blocks is not None else ""
     if solution.request.engine == "llama.cpp":

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import io
+import os
+from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 from rich.console import Console, RenderableType
 
+from kvprobe.diagnose.causes import UNKNOWN
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding
 from kvprobe.report.cause_words import CAUSE_WORDS, SYMPTOM_WORDS, facts_line, place
 from kvprobe.report.ink import Ink
@@ -17,6 +21,8 @@ from kvprobe.summary.units import plural, size, whole
 
 LINE_CHARS = 420
 """Of a log line; longer ones are cut and say so."""
+_LATER_LINE_CHARS = 200
+"""Of the lines behind the first, and of what proves nothing: the page's first screen is dear."""
 _MOST_EVIDENCE = 6
 _STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
 _Rows = list[tuple[str, RenderableType]]
@@ -27,7 +33,7 @@ def render_diagnosis(diagnosis: Diagnosis, console: Console, *, title: str) -> N
     ink = Ink(console)
     ink.rows([("kvprobe", ink.join(("diagnose ", ""), (title or "-", "bold"), (_engine(diagnosis), "")))])
     ink.blank()
-    findings = diagnosis.findings
+    findings = _with_short_names(diagnosis.findings)
     if findings and findings[0].role == "primary":
         _primary(ink, findings[0])
     else:
@@ -59,7 +65,8 @@ def _primary(ink: Ink, finding: Finding) -> None:
     ink.rows(rows)
     ink.blank()
     if finding.evidence:
-        ink.rows(_proof(ink, finding.evidence))
+        chars = LINE_CHARS if finding.cause != UNKNOWN else _LATER_LINE_CHARS
+        ink.rows(_proof(ink, finding.evidence, chars=chars))
         ink.blank()
     ink.rows([*_steps(ink, "look first", finding.check_first), *_steps(ink, "remedy", finding.remedy)])
     if finding.would_change_my_mind:
@@ -81,23 +88,51 @@ def _secondary(ink: Ink, finding: Finding, shown: set[tuple[str, int | None]]) -
     if len(new) < len(finding.evidence):
         places = ", ".join(place(e) for e in finding.evidence if (e.source, e.line) in shown)
         rows.append(("  proof", ink.text(f"{places} (shown above)")))
-    rows += _proof(ink, new[:2], label="  proof")
+    rows += _proof(ink, new[:2], label="  proof", chars=_LATER_LINE_CHARS)
     shown.update((e.source, e.line) for e in new[:2])
     rows += _steps(ink, "  remedy", finding.remedy[:2])
     ink.rows(rows, label_style="")
 
 
-def _proof(ink: Ink, evidence: Sequence[Evidence], label: str = "proof") -> _Rows:
+def _proof(ink: Ink, evidence: Sequence[Evidence], *, chars: int, label: str = "proof") -> _Rows:
     """Place, the line itself, its numbers."""
     rows: _Rows = []
-    for i, piece in enumerate(evidence[:_MOST_EVIDENCE]):
+    told = _once(evidence)
+    for i, piece in enumerate(told[:_MOST_EVIDENCE]):
         rows.append((label if i == 0 else "", ink.text(place(piece), "bold", limit=300)))
-        rows.append(("", ink.text(piece.text, limit=LINE_CHARS)))
+        rows.append(("", ink.text(piece.text, limit=chars if i == 0 else _LATER_LINE_CHARS)))
         if numbers := facts_line(piece.facts):
             rows.append(("", ink.text(f"= {numbers}", "dim")))
-    if len(evidence) > _MOST_EVIDENCE:
-        rows.append(("", ink.text(f"and {len(evidence) - _MOST_EVIDENCE} more (see --json)", "dim")))
+    if len(told) > _MOST_EVIDENCE:
+        rows.append(("", ink.text(f"and {len(told) - _MOST_EVIDENCE} more (see --json)", "dim")))
     return rows
+
+
+def _once(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """A line that proves several things is shown once, with all its numbers."""
+    lines: dict[tuple[str, int | None, str], Evidence] = {}
+    for piece in evidence:
+        key = (piece.source, piece.line, piece.text if piece.line is None else "")
+        first = lines.get(key)
+        if first is None:
+            lines[key] = piece
+        else:
+            lines[key] = msgspec.structs.replace(first, facts={**piece.facts, **first.facts})
+    return list(lines.values())
+
+
+def _with_short_names(findings: Sequence[Finding]) -> list[Finding]:
+    """Evidence by the names of its files: where they lie stands in the title. Not where two have one."""
+    sources = {e.source for f in findings for e in f.evidence}
+    names = Counter(os.path.basename(source) for source in sources)
+    short = {s: os.path.basename(s) for s in sources if names[os.path.basename(s)] == 1 and os.path.isfile(s)}
+    return [
+        msgspec.structs.replace(
+            f,
+            evidence=[msgspec.structs.replace(e, source=short.get(e.source, e.source)) for e in f.evidence],
+        )
+        for f in findings
+    ]
 
 
 def _steps(ink: Ink, label: str, steps: Sequence[str], *, numbered: bool = True) -> _Rows:

@@ -1,11 +1,11 @@
 /* A few threads that help with loops whose turns are independent.
  *
- * The caller works too and never waits for a helper that did not come: on a machine that is busy with
- * other things a helper may get no core for milliseconds, and a barrier for all (as OpenMP's) would
- * wait that long some hundred times a step. It waits only for turns that a helper has begun.
+ * The caller works too and never waits for a worker that did not come: on a machine that is busy with
+ * other things a worker may get no core for milliseconds, and a barrier for all (as OpenMP's) would
+ * wait that long some hundred times a step. It waits only for turns that a worker has begun.
  *
  * `ticket` holds the number of the job in its upper half and the next turn in its lower half. A
- * helper that takes a turn by compare-and-swap knows thereby that the job it has read is not over: the
+ * worker that takes a turn by compare-and-swap knows thereby that the job it has read is not over: the
  * next job is written only when every turn of this one is done.
  */
 #include "common.h"
@@ -24,7 +24,7 @@ static struct {
     Turn turn;
     void *context;
     _Atomic int sleepers;
-    int helpers;
+    int workers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
@@ -55,7 +55,7 @@ static void work(void)
     }
 }
 
-static void *help(void *unused)
+static void *serve(void *unused)
 {
     (void)unused;
     for (;;) {
@@ -76,14 +76,14 @@ static void *help(void *unused)
     return NULL;
 }
 
-static void start_helpers(int64_t wanted)
+static void start_workers(int64_t wanted)
 {
-    while (pool.helpers < wanted && pool.helpers < MOST_HELPERS) {
+    while (pool.workers < wanted && pool.workers < MOST_HELPERS) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL))
+        if (pthread_create(&thread, NULL, serve, NULL))
             return; /* the loop is done all the same, by fewer */
         pthread_detach(thread);
-        pool.helpers++;
+        pool.workers++;
     }
 }
 
@@ -95,7 +95,7 @@ void share(int64_t threads, int64_t turns, Turn turn, void *context)
             turn(context, i);
         return;
     }
-    start_helpers(threads - 1);
+    start_workers(threads - 1);
     uint64_t job = (atomic_load(&pool.ticket) >> 32) + 1;
     pool.turns = turns;
     pool.turn = turn;

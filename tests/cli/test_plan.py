@@ -76,6 +76,24 @@ def test_json_is_one_document(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert document["pool"]["tokens"] == 458_752
 
 
+def test_a_plain_formula_is_called_a_bound(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--model", model, *FORMULA, "--lengths", "fixed:4000", "--json"]
+    verdict = json.loads(run(capsys, *asked))["verdict"]
+    assert "114 requests" in verdict
+    assert "logical upper bound" in verdict
+    assert "bound" not in json.loads(run(capsys, *asked, "--engine", "reference"))["verdict"]
+
+
+def test_a_reason_does_not_squeeze_into_the_table(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "--model", model, "--gpu", "H100", "--engine", "vllm")
+    lines = [line for line in out.splitlines() if "- weights" in line]
+    assert lines[0].rstrip().endswith("not known")
+    assert "the configuration does not hold the size of the weights" in out
+
+
 def test_nothing_fits_is_no_error(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--model", model, "--gpu", "8GiB", "--weights", "14GiB", "--overhead", "1GiB"]
     assert json.loads(run(capsys, *asked, "--json"))["fits"] is False
@@ -140,6 +158,16 @@ def test_the_environment_gives_what_was_not_said(
     monkeypatch.setenv("KVPROBE_WEIGHTS", "70GiB")
     document = json.loads(run(capsys, "--model", model, "--weights", "14GiB", "--overhead", "6GiB", "--json"))
     assert document["budget"]["kv"]["bytes"] == 60 * 2**30
+
+
+def test_switches_and_the_model_come_from_the_environment_too(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVPROBE_MODEL", model)
+    monkeypatch.setenv("KVPROBE_KV_UNIFIED", "1")
+    asked = ["--engine", "llama.cpp", "--ctx", "4096", "--parallel", "4", "--json"]
+    assert "oversubscribed" in run(capsys, *asked)
+    assert "oversubscribed" not in run(capsys, *asked, "--no-kv-unified")
 
 
 def test_several_models_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +237,7 @@ def test_html_is_one_offline_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found.links == []
     assert "default-src 'none'" in text
     assert "\x1b" not in text
+    assert "@media (max-width" in text  # a telephone shows it too: wide tables scroll by themselves
     for words in ("Budget of one GPU", "What if", "Flags", "Assumed"):
         assert words in text
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kvprobe.observe.logs.cleaning import ANSI_BYTES
 from kvprobe.observe.logs.entries import LINE_BYTES
+from kvprobe.observe.logs.partials import rejoined
 from kvprobe.observe.logs.tally import Tally
 
 BLOCK_BYTES = 1 << 20
@@ -59,15 +60,16 @@ def _cut(line: bytes) -> bytes:
 
 
 def readable(block: bytes, tally: Tally) -> bytes:
-    """Without escape sequences and NUL bytes; invalid UTF-8 is counted (reading lines replaces it)."""
+    """Without escape sequences and NULs, lines whole; invalid UTF-8 is counted (lines replace it)."""
     if b"\0" in block:
         tally.nul_bytes += block.count(b"\0")
-        block = block.replace(b"\0", b" ")
+        # Left out, not made a blank: UTF-16 text that a shell appended to a log is readable then.
+        block = block.replace(b"\0", b"")
     if b"\x1b" in block:
         block = ANSI_BYTES.sub(b"", block)
     if not block.isascii():
         tally.bad_utf8 += _invalid(block)
-    return block
+    return rejoined(block)
 
 
 def _invalid(block: bytes) -> int:

@@ -75,9 +75,9 @@ def is_request_body(text: str) -> bool:
 
 def _record(value: dict[str, Any], depth: int) -> Record | None:
     message = _first(value, _MESSAGES)
-    if message is not None and message is value.get("text") and not isinstance(value.get("record"), dict):
+    if message is not None and message == value.get("text") and not isinstance(value.get("record"), dict):
         # `text` is loguru's, beside its `record`; elsewhere it is as likely what a user said.
-        return None if not any(key in value for key in _COLLECTORS) else _of(value, message)
+        return _of(value, message) if any(key in value for key in _COLLECTORS) else None
     if message is None:
         inner = next((value[k] for k in _INNER if isinstance(value.get(k), dict)), None)
         outer = {key: value[key] for key in (*_TIMES, *_LEVELS) if key in value}

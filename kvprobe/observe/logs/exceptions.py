@@ -12,7 +12,10 @@ _LAST = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Failure|Timeout))"
     r"(?:: (?P<message>.*))?$"
 )
-_FRAME = re.compile(r"File \"[^\"\n]{1,500}\", line \d{1,7}|Traceback \(most recent call last\)")
+_FRAME = re.compile(
+    r"File \"[^\"\n]{1,500}\", line \d{1,7}|^[^\"\n]{1,300}\", line \d{1,7}, in \w|"
+    r"Traceback \(most recent call last\)"
+)
 _BEFORE = 8
 _MESSAGE_CHARS = 300
 

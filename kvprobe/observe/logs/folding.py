@@ -20,6 +20,17 @@ WINDOW_S = 120.0
 _SAMPLE_WINDOW_LINES = 64
 _SAMPLES = frozenset({"engine_stats", "preemption", "retraction", "refused", "truncated", "cancelled"})
 _SAME_MESSAGE_LINES = 12
+_BINDING = {
+    "available_kv": "bytes",
+    "pool_size": "tokens",
+    "free_below_desired": "free",
+    "budget": "kv",
+    "weights_loaded": "free_after",
+    "pool_end": "free_after",
+    "pool_ready": "tokens",
+    "pool_free": "free",
+}
+"""Where ranks tell different numbers, the engine is bound by the least one: that rank's line is kept."""
 _DIGITS = re.compile(r"\d+")
 _SHAPE_CHARS = 300
 _OTHER_THAN_SPEAKER = ("device", "pid", "rank", "engine_index")
@@ -76,10 +87,10 @@ class Fold:
 class _Group:
     """An event and the repeats of it."""
 
-    __slots__ = ("_first", "_last_line", "_repeats", "_speakers", "_time_s")
+    __slots__ = ("_first", "_last_line", "_repeats", "_shown", "_speakers", "_time_s")
 
     def __init__(self, event: Event) -> None:
-        self._first = event
+        self._first = self._shown = event
         self._last_line = event.line
         self._time_s = event.time_s
         self._repeats = event.repeats
@@ -92,6 +103,8 @@ class _Group:
         self._repeats += event.repeats if event.line != self._first.line else 0
         self._last_line = max(self._last_line, event.line)
         self._speakers.add(_speaker(event))
+        if _binds(event, self._shown):
+            self._shown = event
         return True
 
     def is_also(self, event: Event) -> bool:
@@ -127,10 +140,18 @@ class _Group:
         return equal or other_speaker
 
     def event(self) -> Event:
-        """The first of them, with how often and until where it was said."""
+        """The first of them, or the one that binds, with how often and until where it was said."""
         if self._repeats == self._first.repeats and self._last_line == self._first.line:
             return self._first
-        return msgspec.structs.replace(self._first, repeats=self._repeats, last_line=self._last_line)
+        return msgspec.structs.replace(self._shown, repeats=self._repeats, last_line=self._last_line)
+
+
+def _binds(event: Event, shown: Event) -> bool:
+    value = _BINDING.get(event.name)
+    if value is None or event.provenance == "quoted":
+        return False
+    ours, theirs = event.get(value), shown.get(value)
+    return isinstance(ours, int | float) and isinstance(theirs, int | float) and ours < theirs
 
 
 def _speaker(event: Event) -> tuple[object, ...]:

@@ -67,10 +67,15 @@ def read_logs(
     ordered = sources.in_order(paths)
     sources.check(ordered)
     read, scanner = LogRead(), _scanner()
+    before: str | None = None
     for path in ordered:
         tally = Tally()
         with sources.opened(path, tally, tail_bytes=tail_bytes) as source:
+            begin = len(read.events)
             _read_source(read, scanner, source, tally, progress)
+        if before is not None and path in read.ended and sources.family(before) == sources.family(path):
+            _go_on(read, before, path, begin)
+        before = path
         read.stopped = tally.stopped
         if read.stopped is not None:
             read.notes.append("reading was stopped by a signal: this is of what had come until then")
@@ -125,7 +130,8 @@ def is_metrics_page(head: bytes) -> bool:
         return False
     if lines[0].startswith((b"# HELP ", b"# TYPE ")):
         return any(b"# TYPE " in line for line in lines)
-    return all(line.startswith(b"#") or _SAMPLE.match(line) for line in lines)
+    samples = [line for line in lines if not line.startswith(b"# ")]  # `#033[2m` is a lost colour of a log
+    return bool(samples) and all(_SAMPLE.match(line) for line in samples)
 
 
 def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
@@ -173,6 +179,20 @@ def _add(read: LogRead, source: sources.Opened, tally: Tally, edges: Edges, fold
             "events": len(events),
         }
     )
+
+
+def _go_on(read: LogRead, older: str, younger: str, begin: int) -> None:
+    """A rotated piece ends where the next one begins, and the engine does there what it did before."""
+    if read.ended.get(older) == "cut":
+        read.ended[older] = "excerpt"
+        for told in read.sources:
+            if told["path"] == older:
+                told["ended"] = "excerpt"
+    last = next((e for e in reversed(read.events[:begin]) if e.source == older and e.phase is not None), None)
+    if last is not None:
+        text = f"goes on from {older}"
+        event = Event(name="phase", source=younger, line=1, text=text, engine=last.engine, phase=last.phase)
+        read.events.insert(begin, event)
 
 
 def _conclude(read: LogRead) -> None:

@@ -47,10 +47,15 @@ def in_order(paths: Sequence[str]) -> list[str]:
     unique = list(dict.fromkeys(paths))
     families: dict[tuple[str, str], list[str]] = {}
     for path in unique:
-        folder, name = os.path.split(path)
-        found = _ROTATED.match(name)
-        families.setdefault((folder, found["base"] if found else name), []).append(path)
-    return [path for family in families.values() for path in sorted(family, key=_age)]
+        families.setdefault(family(path), []).append(path)
+    return [path for pieces in families.values() for path in sorted(pieces, key=_age)]
+
+
+def family(path: str) -> tuple[str, str]:
+    """Equal for the rotated pieces of one log."""
+    folder, name = os.path.split(path)
+    found = _ROTATED.match(name)
+    return folder, found["base"] if found else name
 
 
 def _age(path: str) -> tuple[int, int, str]:
@@ -129,8 +134,8 @@ def opened(path: str, tally: Tally, *, tail_bytes: int | None = None) -> Iterato
 
 
 def _stdin() -> IO[bytes]:
-    """Standard input, unbuffered: what a buffer has collected is lost when a signal ends the reading. Python has
-    no object for one that was closed when it started."""
+    """Standard input, unbuffered: what a buffer has collected is lost when a signal ends the reading. Python
+    has no object for one that was closed when it started."""
     if sys.stdin is None:
         return open(0, "rb", buffering=0, closefd=False)
     buffer: IO[bytes] = sys.stdin.buffer

@@ -32,7 +32,7 @@ class Tally:
         if self.cut_lines:
             self.note(f"{self.cut_lines:,} lines longer than 64 KiB were cut there")
         if self.nul_bytes:
-            self.note(f"{self.nul_bytes:,} NUL bytes were read as blanks")
+            self.note(f"{self.nul_bytes:,} NUL bytes were left out")
         if self.bad_utf8:
             self.note(f"{self.bad_utf8:,} bytes were no valid UTF-8 and were replaced")
         if self.sampled_lines:

@@ -75,6 +75,7 @@ declare(
     needed=("B", "that was asked for"),
     pool=(None, "as printed"),
 )
+declare("crashed", kind=(None, "signal of the processor"))
 declare("cublas_failed", backend=(None, "which back end refused"), function=(None, "in which it failed"))
 declare("cuda_alloc_failed", call=(None, "CUDA call that failed"))
 declare("device", free=("B", "that were free"), name=(None, "as printed"), total=("B", "in all"))
@@ -304,3 +305,11 @@ declare(
 )
 declare("oom_words", host=(None, "true where the words speak of host memory"))
 declare("worker_timeout")
+declare("host_pool_refused", asked=("B", "that was asked for"), free=("B", "that were free"))
+declare("nvmap_refused")
+declare(
+    "prefill_guarded",
+    asked=("B", "at the peak, by the engine's estimate"),
+    limit=("B", "the ceiling"),
+    used=("B", "in use before"),
+)

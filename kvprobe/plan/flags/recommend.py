@@ -76,46 +76,46 @@ def _mendable(solution: Solution) -> bool:
 
 
 def context_wanted(solution: Solution) -> tuple[int | None, str]:
-    """The context limit to set: as said, else what the lengths need, else the model's if it fits."""
+    """The context limit to set: as said, else what the lengths need, else the model's; never more than the
+    pool surely holds, at the lower end of what the inputs leave open."""
+    wanted, why = _context_asked(solution)
+    longest = _longest(solution)
+    if wanted and longest and longest < wanted and not _share_raised(solution):
+        return (
+            longest,
+            f"the pool holds one request of at most {whole(longest)} tokens ({why}: {whole(wanted)})",
+        )
+    return wanted, why
+
+
+def _context_asked(solution: Solution) -> tuple[int | None, str]:
     request = solution.request
+    limit = request.spec.max_position_tokens
     if request.options.max_model_len:
-        asked = request.options.max_model_len
-        longest = _longest(solution)
-        if longest and longest < asked:
-            return (
-                longest,
-                (
-                    f"the pool holds one request of at most {whole(longest)} tokens, less than the "
-                    f"{whole(asked)} asked for"
-                ),
-            )
-        return asked, "as asked for"
-    if request.lengths is not None:
-        needed = -(-request.lengths.max_tokens // CONTEXT_STEP) * CONTEXT_STEP
-        limit = request.spec.max_position_tokens
-        if limit is not None and needed > limit:
-            return (
-                limit,
-                (
-                    f"the model's own limit; {whole(request.lengths.max_tokens)} tokens are the "
-                    "longest request expected"
-                ),
-            )
-        return needed, f"the longest request expected has {whole(request.lengths.max_tokens)} tokens"
-    model, longest = request.spec.max_position_tokens, _longest(solution)
-    if model is not None and longest and longest < model:
-        return longest, f"one request of the model's {whole(model)} tokens does not fit; so many do"
-    return model, "the model's own limit"
+        return request.options.max_model_len, "as asked for"
+    if request.lengths is None:
+        return limit, "the model's own limit"
+    longest = request.lengths.max_tokens
+    needed = -(-longest // CONTEXT_STEP) * CONTEXT_STEP
+    if limit is not None and needed > limit:
+        return limit, f"the model's own limit; {whole(longest)} tokens are the longest request expected"
+    return needed, f"the longest request expected has {whole(longest)} tokens"
+
+
+def _share_raised(solution: Solution) -> bool:
+    """Is the share recommended larger than the plan's, so that the request wanted fits?"""
+    ratio = solution.budget.utilisation.ratio
+    least = smallest_utilisation(solution, solution.wanted_tokens())
+    return ratio is not None and least is not None and ratio < least <= MOST_SHARE
 
 
 def _longest(solution: Solution) -> int | None:
-    pool = solution.safe_pool
-    return None if pool is None else pool.estimated_max_model_len
+    return None if solution.low is None else solution.low.estimated_max_model_len
 
 
 def batch_wanted(solution: Solution) -> tuple[int | None, str]:
     """Requests at once: from the distribution, else at the longest length."""
-    held = solution.safe_capacity
+    held = solution.capacity_low
     if held.spread is not None and held.spread.max_num_seqs > 0:
         chance = 100 * held.spread.preemption_probability
         at_mean = held.spread.mean_bound

@@ -69,12 +69,12 @@ from tests.diagnose.logs.reading import diagnose, finding, oom, traceback
             "Your Tesla T4 GPU has "
             "compute capability 7.5.",
             "not_memory",
-            "certain",
+            "likely",
         ),
         (
             "ValueError: Total number of attention heads (40) must be divisible by tensor parallel size (6).",
             "not_memory",
-            "certain",
+            "likely",
         ),
     ],
 )

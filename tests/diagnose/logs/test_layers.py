@@ -205,3 +205,58 @@ def test_reference_lines_of_a_start_that_fails() -> None:
     assert primary(port).cause == "not_memory"
     small = "kvprobe serve: --kv-memory is too small: 4096 B are less than two blocks of 65536 B\n"
     assert primary(small).cause == "max_model_len_exceeds_pool"
+
+
+def test_a_host_pool_that_is_refused() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/x/sglang/srt/mem_cache/memory_pool_host.py", line 87, '
+        "in __init__\nValueError: Not enough host memory available. Requesting 61.00 GB but only have "
+        "19.50 GB "
+        "free. Please reduce the size of the hierarchical cache.\n"
+    )
+    assert (primary(text).cause, primary(text).confidence) == ("host_memory_exhausted", "likely")
+    nvmap = "NvMapMemAllocInternalTagged: 1075072515 error 12\nNvMapMemHandleAlloc: error 0\n"
+    assert (primary(nvmap).cause, primary(nvmap).confidence) == ("host_memory_exhausted", "suspected")
+
+
+def test_signals_that_no_memory_limit_sends() -> None:
+    line = "ERROR text_generation_launcher: Shard process was signaled to shutdown with signal {} rank=0\n"
+    assert primary(line.format(7)).cause == "host_memory_exhausted"
+    assert primary(line.format(9)).cause == "host_oom_kill"
+    assert primary(line.format(4)).cause == "not_memory"
+
+
+def test_a_probe_alone_is_no_memory() -> None:
+    pod = "  Normal   Killing   41s   kubelet   Container llm failed liveness probe, will be restarted\n"
+    assert (primary(pod).cause, primary(pod).confidence) == ("not_memory", "suspected")
+
+
+def test_limits_and_contexts_of_other_front_ends() -> None:
+    limit = (
+        "[GPU] Exceeded max size of memory object allocation: requested 4831838208 bytes, but max alloc size "
+        "supported by device is 1073741824 bytes.\n"
+    )
+    assert primary(limit).cause == "driver_limit_not_capacity"
+    window = "ValueError: Requested tokens (2285) exceed context window of 2048\n"
+    assert primary(window).cause == "context_limit_truncation"
+    lost = "Native API failed. Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)\n"
+    assert primary(lost).cause == "gpu_software_fault"
+
+
+def test_shared_memory_is_no_disk() -> None:
+    line = (
+        "Failed to increase the shared memory pool size for key 'triton_python_backend_shm_region_2' to "
+        "67108864 "
+        "bytes. If you are running Triton inside docker, use '--shm-size' flag to control the shared memory "
+        "region size. Error: No space left on device\n"
+    )
+    assert primary(line).cause == "host_memory_exhausted"
+
+
+def test_a_guard_that_refuses_a_prompt() -> None:
+    line = (
+        "2031-06-24 18:30:02,188 - omlx.server - ERROR - [-] - Prefill would require ~61.2 GB peak "
+        "(current 57.5 "
+        "GB + KV+SDPA 3.7 GB) but metal_cap ceiling is 59.9 GB.\n"
+    )
+    assert (primary(line).cause, primary(line).confidence) == ("host_memory_exhausted", "suspected")

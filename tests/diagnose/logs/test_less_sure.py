@@ -102,7 +102,8 @@ def test_a_line_of_code_stands_for_its_frame() -> None:
 def test_a_size_that_a_screen_broke_is_not_read_by_halves() -> None:
     line = (
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 640.00 MiB (GPU 0; 79.17 GiB "
-        "total capacity; 76.50 GiB already allocated; 212.00 MiB free; 76.90 GiB reserved in total by PyTorch)"
+        "total capacity; 76.50 GiB already allocated; 212.00 MiB free; "
+        "76.90 GiB reserved in total by PyTorch)"
     )
     for width in (78, 80, 100, 120):
         broken = "\n".join(line[i : i + width] for i in range(0, len(line), width))
@@ -137,15 +138,16 @@ def test_a_pool_in_place_and_a_traceback_without_its_error_is_unknown() -> None:
         "INFO 01-02 03:04:05 executor_base.py:108] # cuda blocks: 20110, # CPU blocks: 2048\n"
         "INFO 01-02 03:04:05 executor_base.py:113] Maximum concurrency for 8192 tokens per request: 39.28x\n"
     )
-    cut = 'Traceback (most recent call last):\n  File "/srv/app/train.py", line 9, in <module>\n    engine = build()\n'
+    cut = 'Traceback (most recent call last):\n  File "/srv/train.py", line 9, in <module>\n    build()\n'
     assert diagnose(start + cut).primary == "unknown"
 
 
 def test_an_engine_beside_another_is_no_leftover() -> None:
     loaded = "INFO 01-02 03:04:05 [gpu_model_runner.py:1] Model loading took 30.1 GiB and 9.1 seconds\n"
     taken = (
-        "ValueError: Free memory on device cuda:0 (40.00/79.10 GiB) on startup is less than desired GPU memory "
-        "utilization (0.6, 47.46 GiB). Decrease GPU memory utilization or reduce GPU memory used by other\n"
+        "ValueError: Free memory on device cuda:0 (40.00/79.10 GiB) on startup is less than desired "
+        "GPU memory utilization (0.6, 47.46 GiB). Decrease GPU memory utilization or reduce GPU memory "
+        "used by other\n"
     )
     again = (
         "INFO 01-02 03:05:00 [core.py:1] Initializing a V1 LLM engine (v0.11.0) with config: model='a/b'\n"
@@ -167,3 +169,35 @@ def test_layers_that_are_quantised_one_by_one() -> None:
     )
     answer = diagnose(f"{frames}\n{FULL_CARD}\n")
     assert answer.findings[0].confidence == "suspected"
+
+
+def test_the_first_words_of_the_asynchronous_back_end_alone() -> None:
+    answer = diagnose("torch.OutOfMemoryError: Allocation on device \n\nGot an OOM, unloading all models.\n")
+    assert answer.primary == "capacity_exhausted"
+    assert answer.findings[0].confidence == "suspected"
+
+
+def test_an_error_below_frames_that_a_terminal_broke() -> None:
+    prefix = "(RayWorkerWrapper pid=71) ERROR 03-04 05:06:07 worker_base.py:581] "
+    answer = diagnose(
+        f'{prefix}  File "/opt/env/lib/python3.11/site-packages/vllm-0.8.0\n'
+        '+g1a2b3c4.egg/vllm/model_executor/models/acme.py", line 61, in load_weights \n'
+        f"{prefix}    param = table[name] \n{prefix}KeyError: 'layers.7.gate.scale' \n"
+    )
+    assert answer.primary == "not_memory"
+
+
+def test_a_warm_up_of_kernels_fails_beside_the_pool() -> None:
+    frames = traceback("/opt/v/site-packages/vllm/model_executor/warmup/some_gemm_warmup.py:_warmup")
+    answer = diagnose(f"{frames}\n{FULL_CARD}\n")
+    assert answer.primary == "gpu_memory_utilization_too_high"
+    assert "kernels' warm-up" in answer.findings[0].why
+
+
+def test_a_few_free_mib_on_a_full_card_do_not_outrank_the_phase() -> None:
+    line = oom("60.00 MiB", 23.64, "71.00 MiB", 22.9, "300.00 MiB", process=23.4)
+    frames = traceback("/opt/v/site-packages/vllm/model_executor/model_loader/loader.py:load_model")
+    told = diagnose(f"{frames}\n{line}\n")
+    assert told.primary == "weights_plus_fixed_too_large"
+    assert told.findings[0].confidence == "suspected"
+    assert diagnose(f"{line}\n").primary == "driver_limit_not_capacity"

@@ -13,8 +13,9 @@ FULL = oom("150.00 MiB", 47.40, "60.00 MiB", 46.1, "50.00 MiB", process=47.3)
 def test_a_wording_without_free_bytes_on_an_empty_xpu_is_the_drivers_limit() -> None:
     answer = diagnose(
         "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity "
-        "of 23.91 GiB. Of the allocated memory 12.00 MiB is allocated by PyTorch, and 8.00 MiB is reserved by "
-        "PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory.\n"
+        "of 23.91 GiB. Of the allocated memory 12.00 MiB is allocated by PyTorch, and 8.00 MiB is "
+        "reserved by PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached "
+        "memory.\n"
     )
     assert answer.primary == "driver_limit_not_capacity"
     assert answer.findings[0].confidence == "likely"

@@ -80,3 +80,12 @@ def test_interleaved_ranks_of_a_real_message() -> None:
     found = [e for e in read_text("\n".join(lines)).events if e.name == "torch_oom"]
     assert len(found) == 1
     assert found[0].repeats == 8
+
+
+def test_of_ranks_that_tell_different_rooms_the_least_is_kept() -> None:
+    rooms, name = [(1, 9), (2, 4), (3, 7)], "available_kv"
+    found = fold([event(name, line=i, rank=f"TP{i}", text="KV: 1", bytes=room) for i, room in rooms])
+    assert [(e.line, e.get("bytes"), e.repeats, e.last_line) for e in found] == [(2, 4, 3, 3)]
+    # Who fails first is the cause: of failures the first one stays.
+    found = fold([event(line=i, rank=f"TP{i}", text="out of 1", free=room) for i, room in rooms])
+    assert found[0].line == 1

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvprobe.observe.logs.intake import read_text
+from kvprobe.observe.logs.lines import Line, Reader
+from kvprobe.observe.logs.page import NOTHING_AROUND
 from kvprobe.observe.logs.readers import all_readers
 from kvprobe.observe.logs.vocabulary import EVENTS
 from tests.observe.logs.logkit import OOM
@@ -92,6 +94,18 @@ def test_hostile_lines_take_linear_time(body: str) -> None:
     whole = " ".join(ANCHORS)
     read_text(f"{whole} {body}\n{body} {whole}\n")
     assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize("reader", all_readers(), ids=lambda r: r.name)
+def test_each_reader_alone_takes_linear_time(reader: Reader) -> None:
+    """64 KiB behind each of its anchors, in the shapes that make patterns backtrack. CPU time, generously."""
+    begin = time.process_time()
+    for anchor in reader.anchors:
+        for unit in ("a", " ", "0", "1.5 GiB ", "x=1, ", "'a': ", "1,", ".0"):
+            text = (anchor + " " + unit * (65_536 // len(unit)))[:65_536]
+            line = Line(source="x", number=1, text=text, raw=text)
+            list(reader.read(line, NOTHING_AROUND))
+    assert time.process_time() - begin < 5 + len(reader.anchors)
 
 
 def test_readers_emit_what_the_vocabulary_declares() -> None:

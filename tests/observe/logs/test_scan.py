@@ -9,6 +9,7 @@ import pytest
 
 from kvprobe.evidence.events import Event
 from kvprobe.observe.logs import scan as scanning
+from kvprobe.observe.logs.flood import Flood
 from kvprobe.observe.logs.lines import Reader
 from kvprobe.observe.logs.prefilter import Prefilter, needles
 from tests.observe.logs.logkit import MARKER, scan
@@ -139,3 +140,12 @@ def test_anchors_are_found_however_a_collector_writes_them() -> None:
     assert needles(["abc def", 'abc "def" ghi jkl', "abc"]) == (b"abc", b"ghi jkl")
     assert prefilter.readers_of('x msg="cache is full" n=1') == {0: 2}
     assert Prefilter([]).hits(b"x") == []
+
+
+def test_lines_that_differ_in_numbers_and_ids_are_of_one_kind() -> None:
+    """A number's width, or a request's id, must not make a kind of its own: each kind is read 2,047 times."""
+    flood, read = Flood(), 0
+    for i in range(40_000):
+        line = f"INFO Engine {i % 2}: cmpl-{i * 7919:x} waits: {i * i} of {1.5 ** (i % 40):.2f} tokens/s".encode()
+        read += flood.reads(line, line.index(b"waits"))[0]
+    assert read < 12_000

@@ -8,7 +8,7 @@ from typing import Final
 from kvprobe.diagnose.log_site import site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
-from kvprobe.diagnose.rules.logs.words import lived_on
+from kvprobe.diagnose.rules.logs.words import FATAL_EVENTS, lived_on
 from kvprobe.evidence.events import Event
 
 _MEMORY_EVENTS: Final = (
@@ -24,6 +24,15 @@ _MEMORY_EVENTS: Final = (
     "killed",
     "gpu_fault",
 )
+_OTHER_MEMORY_EVENTS: Final = (
+    *(n for n in FATAL_EVENTS if n not in ("exception", "engine_dead", "collective_timeout", "watchdog_timeout")),
+    "host_too_small",
+    "ggml_cuda_oom",
+    "metal_oom",
+    "mlx_no_memory",
+    "oom_words",
+)
+"""A fact of memory (or of the device) outranks what else a log complains of."""
 _PLAIN: Final = frozenset(
     {
         "ImportError",
@@ -67,9 +76,24 @@ _MEMORY_WORDS: Final = ("memory", "alloc", "oom", "cuda", "nccl")
 def refused_settings(view: LogView) -> list[LogCandidate]:
     """A named refusal: a setting, a file or a package, not memory."""
     event = next((e for e in view.all("config_refused") if not _went_on(view, e)), None)
-    if event is None or view.all(*_MEMORY_EVENTS):
+    if event is None or view.all(*_MEMORY_EVENTS, *_OTHER_MEMORY_EVENTS):
         return []
-    return [_not_memory(event, f"The start was refused for {event.get('kind')}", certain=True)]
+    return [_not_memory(event, f"The start was refused for {event.get('kind')}")]
+
+
+def crashes(view: LogView) -> list[LogCandidate]:
+    """A signal of the processor, and not a word of memory: a build for another processor, or a bug."""
+    event = next((e for e in view.all("crashed") if not _went_on(view, e)), None)
+    others = (*_MEMORY_EVENTS, *_OTHER_MEMORY_EVENTS, "config_refused", "gpu_unusable", "exception")
+    if event is None or view.all(*others):
+        return []
+    if event.get("kind") == "SIGILL":
+        what = "The processor does not know an instruction of this build"
+        return [_not_memory(event, what)]
+    found = _not_memory(event, "The program accessed memory that is not its own (a bug, or a build that does "
+                        "not fit)")
+    found.finding.confidence = "suspected"
+    return [found]
 
 
 def _went_on(view: LogView, event: Event) -> bool:
@@ -87,14 +111,14 @@ def plain_exceptions(view: LogView) -> list[LogCandidate]:
         kind = str(event.get("type") or "").rsplit(".", 1)[-1]
         text = str(event.get("message") or event.text).lower()
         if kind in _PLAIN and not any(word in text for word in _MEMORY_WORDS):
-            return [_not_memory(event, f"The program ended in {kind}", certain=False)]
+            return [_not_memory(event, f"The program ended in {kind}")]
     return []
 
 
-def _not_memory(event: Event, what: str, *, certain: bool) -> LogCandidate:
+def _not_memory(event: Event, what: str) -> LogCandidate:
     return candidate(
         "not_memory",
-        "certain" if certain else "likely",
+        "likely",
         f"{what}, not for want of memory: {event.text[:160]}",
         [cite(event)],
         fatal=True,
@@ -111,7 +135,7 @@ def refused_requests(view: LogView) -> list[LogCandidate]:
     event = view.last("context_refused")
     if event is None:
         return []
-    found = _not_memory(event, "A request was longer than the context the engine serves", certain=False)
+    found = _not_memory(event, "A request was longer than the context the engine serves")
     found.fatal = False
     return [found]
 
@@ -148,4 +172,4 @@ def broken_books(view: LogView) -> list[LogCandidate]:
     return []
 
 
-RULES = (refused_settings, broken_books, plain_exceptions, refused_requests)
+RULES = (refused_settings, crashes, broken_books, plain_exceptions, refused_requests)

@@ -24,7 +24,7 @@ def books(view: LogView) -> list[LogCandidate]:
     known = total is not None and parts[0] is not None
     missing = total - sum(p or 0 for p in parts) if known else None
     double = missing is not None and missing < 0
-    told = f": {whole(abs(missing))} tokens of {whole(total)} are " if missing is not None and total else ""
+    told = f": {whole(abs(missing))} tokens of {whole(total)} are " if missing and total else ""
     told += ("counted twice (freed twice)" if double else "in nobody's hands") if told else ""
     return [
         candidate(

@@ -7,6 +7,12 @@ from typing import Final
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
+from kvprobe.diagnose.rules.logs.llamacpp_limits import (
+    allocation_limit,
+    free_but_refused,
+    host_buffer,
+    one_block,
+)
 from kvprobe.diagnose.rules.logs.words import cites, lived_on, size, told, whole
 from kvprobe.evidence.events import Event
 
@@ -36,7 +42,7 @@ def buffers(view: LogView) -> list[LogCandidate]:
     evidence = [cite(event), *cites(_allocations(view, event), 2)]
     limit = view.first("allocation_limit")
     if limit is not None and abs(limit.line - event.line) <= 6:
-        return [_driver(limit, event, asked, evidence)]
+        return [allocation_limit(limit, event, asked, evidence)]
     fatal = not lived_on(view, event)
     if kind == "kv":
         return [_kv(view, event, asked, evidence, fatal)]
@@ -103,11 +109,11 @@ def _weights(
 ) -> LogCandidate:
     free, offload = _free(view, event), view.last("offload")
     if _on_host(view, event):
-        return _host(event, asked, evidence, fatal)
+        return host_buffer(event, asked, evidence, fatal)
     if "SYCL" in str(event.get("device")) and asked is not None and asked > _SYCL_LIMIT:
-        return _one_block(event, asked, evidence, fatal)
+        return one_block(event, asked, evidence, fatal)
     if free is not None and asked is not None and asked <= _FITS * free:
-        return _free_but_refused(event, asked, free, evidence, fatal)
+        return free_but_refused(event, asked, free, evidence, fatal)
     against = f" with {size(free)} free on it" if free is not None else ""
     if offload is not None:
         evidence = [*evidence, cite(offload)]
@@ -115,7 +121,7 @@ def _weights(
         against += f"; the model needs {need}, {there} are available"
     return candidate(
         "weights_plus_fixed_too_large",
-        _sure_of_weights(asked, free),
+        "suspected" if view.all("nvmap_refused") else _sure_of_weights(asked, free),
         f"The weights do not fit: one buffer of {size(asked)} was refused on "
         f"{event.get('device') or 'the device'}{against}.",
         evidence,
@@ -137,63 +143,6 @@ def _sure_of_weights(asked: float | None, free: float | None) -> Confidence:
     if free is not None and asked is not None:
         return "certain" if asked > free else "likely"
     return "suspected" if asked is not None and asked < _SMALL_BUFFER else "likely"
-
-
-def _host(event: Event, asked: float | None, evidence: list[Evidence], fatal: bool) -> LogCandidate:
-    return candidate(
-        "host_memory_exhausted",
-        "likely",
-        f"A host buffer of {size(asked)} was refused: system memory, not GPU memory, is too small.",
-        evidence,
-        fatal=fatal,
-        at=event,
-        phase="load",
-        check_first=["free RAM and swap, limits of the container, `ulimit -v`"],
-        remedy=[
-            "memory-map the file (no --no-mmap, no --mlock)",
-            "a smaller model, context or batch",
-            "more RAM",
-        ],
-        would_change_my_mind=["as much free RAM as was asked for"],
-        excludes={"capacity_exhausted": "the buffer is on the host"},
-    )
-
-
-def _one_block(event: Event, asked: float, evidence: list[Evidence], fatal: bool) -> LogCandidate:
-    return candidate(
-        "driver_limit_not_capacity",
-        "likely",
-        f"One buffer of {size(asked)} was asked of {event.get('device')}: Intel's driver refuses single "
-        "blocks above 4 GiB, whatever is free.",
-        evidence,
-        fatal=fatal,
-        at=event,
-        phase="load",
-        check_first=["whether a model whose largest buffer is below 4 GiB loads"],
-        remedy=["UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, in recent builds", "the Vulkan back end"],
-        would_change_my_mind=["a refusal of buffers below 4 GiB too: then memory is short"],
-    )
-
-
-def _free_but_refused(
-    event: Event, asked: float, free: float, evidence: list[Evidence], fatal: bool
-) -> LogCandidate:
-    return candidate(
-        "driver_limit_not_capacity",
-        "suspected",
-        f"{size(asked)} were refused on {event.get('device')} although {size(free)} were free at start: a "
-        f"limit of the driver or of the host's memory, or another process took it since.",
-        evidence,
-        fatal=fatal,
-        at=event,
-        phase="load",
-        check_first=["free device memory at the moment of the failure, and free host RAM"],
-        remedy=[
-            "smaller single buffers (--no-mmap off, split over devices)",
-            "a newer driver; on APUs a larger GTT or carve-out",
-        ],
-        would_change_my_mind=["less free memory than asked at the moment of the failure"],
-    )
 
 
 def _kv(
@@ -303,38 +252,17 @@ def _compute(
     )
 
 
-def _driver(limit: Event, event: Event, asked: float | None, evidence: list[Evidence]) -> LogCandidate:
-    return candidate(
-        "driver_limit_not_capacity",
-        "certain",
-        f"One buffer of {size(asked)} is above what the driver allows for a single allocation "
-        f"({limit.get('limit_of') or 'maxBufferLength'}); the device may have more memory free than that.",
-        [cite(limit), *evidence],
-        fatal=True,
-        at=limit,
-        check_first=[
-            "maxMemoryAllocationSize / maxBufferLength of the device (vulkaninfo) against the buffer"
-        ],
-        remedy=[
-            "make the buffer smaller: a smaller -ub or -c, flash attention on",
-            "another back end or driver (RADV instead of AMDVLK; ROCm, CUDA)",
-        ],
-        would_change_my_mind=["a refusal of buffers far below the limit"],
-        excludes={"capacity_exhausted": "a limit of one allocation, not the device's memory, refused it"},
-    )
-
-
 def _only_an_allocation(view: LogView) -> list[LogCandidate]:
     """A `cudaMalloc failed` alone, as in an excerpt: the kind of buffer is unknown."""
     limit = view.first("allocation_limit")
     events = [e for e in view.all("alloc_failed") if not lived_on(view, e)]
     if limit is not None:
-        return [_driver(limit, limit, told(view, "asked", "alloc_failed"), cites(events, 2))]
+        return [allocation_limit(limit, limit, told(view, "asked", "alloc_failed"), cites(events, 2))]
     if not events:
         return []
     event = events[0]
     if event.get("backend") == "cpu":
-        return [_host(event, event.get("asked"), [cite(event)], True)]
+        return [host_buffer(event, event.get("asked"), [cite(event)], True)]
     loading = any(e.phase == "load" for e in view.events if e.source == event.source and e.line < event.line)
     made = any(e.get("what") == "model" for e in view.all("buffer") if e.line < event.line)
     if loading and not made:

@@ -24,6 +24,7 @@ _MEANING: Final[dict[str, tuple[str, str]]] = {
         "mend that; see NCCL_DEBUG=INFO",
     ),
 }
+_USAGE: Final = ("invalid usage", "two ranks on one GPU")
 _ODD: Final = 1.05
 _SAME: Final = 1.01
 
@@ -38,7 +39,7 @@ def not_memory(view: LogView) -> list[LogCandidate]:
         return [
             candidate(
                 "not_memory",
-                "suspected" if event.name == "nccl_other" else "likely",
+                "suspected" if event.name == "nccl_other" and event.get("what") not in _USAGE else "likely",
                 f"{meaning[:-1]}{detail}.",
                 [cite(event)],
                 fatal=True,

@@ -234,18 +234,24 @@ def warming_up(c: OomCase) -> list[LogCandidate]:
     warm = c.view.last("sampler_warmup_oom")
     count = (warm.get("requests") if warm else None) or seqs
     dummy = f" with {count:,} dummy requests" if isinstance(count, int) else ""
+    frame = c.site.frame("sampler_warmup")
+    kernels = warm is None and frame is not None and "_dummy" not in str(frame.get("function"))
+    what = "the kernels' warm-up" if kernels else f"the sampler's warm-up{dummy}"
+    flag = c.batch_flag if kernels else c.sequences_flag
+    few = "a small batch" if kernels else "a few dozen sequences"
+    rows = "runs batches up to that size" if kernels else "holds that many rows of vocabulary size"
     return [
         c.found(
             "gpu_memory_utilization_too_high",
             "likely",
-            f"The pool was in place and left too little for the sampler's warm-up{dummy}: {c.lacks()}.",
-            evidence=c.evidence(warm, c.site.frame("sampler_warmup")),
-            check_first=[f"{c.sequences_flag}: the warm-up holds that many rows of vocabulary size"],
+            f"The pool was in place and left too little for {what}: {c.lacks()}.",
+            evidence=c.evidence(warm, frame),
+            check_first=[f"{flag}: the warm-up {rows}"],
             remedy=[
-                f"{c.sequences_flag} lower first: the buffer falls in proportion",
+                f"{flag} lower first: the buffer falls in proportion",
                 f"then {c.fraction_flag}: each 0.01 leaves {size((c.numbers.total or 0) / 100)} more",
             ],
-            would_change_my_mind=["the same failure with a few dozen sequences"],
+            would_change_my_mind=[f"the same failure with {few}"],
         )
     ]
 

@@ -48,7 +48,7 @@ def _judge(c: OomCase) -> list[LogCandidate]:
             [oom_driver.carve_out(c)] if oom_driver.total_is_a_carve_out(c) else oom_phases.can_never_fit(c)
         )
     if step == "3":
-        return [oom_driver.driver(c)]
+        return _refused_though_free(c)
     if step == "none" and (refused := oom_placeless.without_free(c)):
         return refused
     others = oom_driver.unified_host(c) or _others(c)
@@ -57,6 +57,19 @@ def _judge(c: OomCase) -> list[LogCandidate]:
     if c.verdict.fragmented:
         return _fragmented(c)
     return [*oom_phases.plainly_short(c), *_overhead(c)]
+
+
+def _refused_though_free(c: OomCase) -> list[LogCandidate]:
+    """On a card that is full to the last percent a few free MiB are what the refusal itself gave back: the
+    phase that filled it is the root, if one is known."""
+    limit = oom_driver.driver(c)
+    if limit.finding.confidence != "suspected" or c.site.phase is None:
+        return [limit]
+    limit.root, limit.excludes = False, {}
+    filled = oom_phases.plainly_short(c)
+    for one in filled:
+        one.finding.confidence = "suspected"
+    return [*filled, limit]
 
 
 def _bogus(c: OomCase) -> list[LogCandidate]:

@@ -177,6 +177,11 @@ _HOST: Final = (
     ),
     signature(
         "xpu_block_limit",
+        "max alloc size supported by device",
+        r"max alloc size supported by device is (?P<limit__B>\d+)",
+    ),
+    signature(
+        "xpu_block_limit",
         "Invalid buffer size: ",
         r"Invalid buffer size: [\d.]+ ?[GT]i?B",
         unsized="Metal",

@@ -80,6 +80,7 @@ _ROWS = (
         how="systemd",
         signal=9,
     ),
+    signature("nvmap_refused", "NvMapMemAllocInternalTagged", r"NvMapMemAlloc\w{1,30}: \d+ error 12\b"),
     signature("bus_error", "us error", r"[Bb]us error(?:.{0,80}(?P<shared_memory__text>shared memory|shm))?"),
 )
 

@@ -29,6 +29,11 @@ _ROWS = (
     signature(
         "shm_full",
         "No space left on device",
+        r"shared memory (?:pool|key|region|segment).{0,400}?No space left on device",
+    ),
+    signature(
+        "shm_full",
+        "No space left on device",
         r"/dev/shm.{0,200}?No space left on device|No space left on device.{0,120}/dev/shm",
     ),
 )

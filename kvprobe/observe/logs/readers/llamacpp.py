@@ -177,6 +177,7 @@ _FAILURES = (
         rf"recommendedMaxWorkingSetSize += +(?P<limit__MiB>{_NUM}) MB",
     ),
     signature("device_lost", "DeviceLost", r"vk::DeviceLostError|ErrorDeviceLost"),
+    signature("device_lost", "ERROR_DEVICE_LOST", r"\b(?:UR_RESULT|PI|VK)_ERROR_DEVICE_LOST"),
 )
 
 _RUNTIME = re.compile(

@@ -50,8 +50,15 @@ _SERVE = (
     ),
     signature(
         "refused",
-        "exceed_context_size_error",
-        r"\"n_prompt_tokens\":(?P<asked__tokens>\d+),\"n_ctx\":(?P<limit__tokens>\d+)",
+        "n_prompt_tokens",
+        r"[\"']n_prompt_tokens[\"']: ?(?P<asked__tokens>\d+), ?[\"']n_ctx[\"']: ?(?P<limit__tokens>\d+)",
+        phase="serve",
+        reason="context",
+    ),
+    signature(
+        "refused",
+        "exceed context window of",
+        r"Requested tokens \((?P<asked__tokens>\d+)\) exceed context window of (?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
     ),

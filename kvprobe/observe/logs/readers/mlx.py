@@ -16,6 +16,12 @@ _ROWS = (
         r"(?P<limit__B>\d+)",
     ),
     signature(
+        "prefill_guarded",
+        "Prefill would require",
+        r"Prefill would require ~?(?P<asked__size>[\d.]+ GB) peak \(current (?P<used__size>[\d.]+ GB)"
+        r".{0,60}?\) but .{0,40}?ceiling is (?P<limit__size>[\d.]+ GB)",
+    ),
+    signature(
         "mlx_resource_limit",
         "Resource limit (",
         r"\[metal::malloc\] Resource limit \((?P<limit__count>\d+)\) exceeded",

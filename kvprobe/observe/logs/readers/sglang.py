@@ -16,6 +16,12 @@ from kvprobe.observe.logs.readers.signature import event_of, signature, table_re
 ENGINE = "sglang"
 
 _START = (
+    signature(
+        "host_pool_refused",
+        "Not enough host memory",
+        r"Not enough host memory .{0,20}?\. ?(?:Requesting|Need) (?P<asked__size>[\d.]+ ?GB),? "
+        r"(?:but only )?have (?P<free__size>[\d.]+ ?GB)",
+    ),
     signature("phase", "Load weight begin", r"Load weight begin", phase="load"),
     signature(
         "weights_loaded",

@@ -74,6 +74,14 @@ _ROWS = (
         r"signaled to shutdown with signal (?P<signal__int>9)\b",
         how="signal",
     ),
+    signature(
+        "bus_error",
+        "process was signaled to shutdown",
+        r"signaled to shutdown with signal 7\b",
+        shared_memory="yes",
+    ),
+    signature("crashed", "process was signaled to shutdown", r"with signal 4\b", kind="SIGILL"),
+    signature("crashed", "process was signaled to shutdown", r"with signal 11\b", kind="SIGSEGV"),
 )
 
 READERS: tuple[Reader, ...] = (table_reader("tgi", ENGINE, _ROWS),)

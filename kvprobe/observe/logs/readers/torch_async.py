@@ -47,6 +47,17 @@ def _table(line: Line, around: Around) -> list[Event]:
     return [event_of(line, "torch_oom", values, phase="profile" if "warmup" in line.text else None)]
 
 
+def _bare(line: Line, around: Around) -> list[Event]:
+    """ComfyUI and others print the first words only: no size, no free bytes."""
+    if "would exceed" in line.text:
+        return []
+    following = around.after(1)
+    if following and "would exceed" in following[0].text:
+        return []
+    values = {"backend": Value("cuda_async"), "where": Value("torch")}
+    return [event_of(line, "cuda_oom", values)]
+
+
 def _warning(line: Line, around: Around) -> list[Event]:
     text = " ".join([line.text.strip(), *[following.text.strip() for following in around.after(1)]])
     found = _WARNING.search(text)
@@ -59,6 +70,12 @@ def _warning(line: Line, around: Around) -> list[Event]:
 
 READERS: Final = (
     Reader(name="torch_async", engine=None, anchors=("would exceed allowed memory",), read=_table),
+    Reader(
+        name="torch_async_bare",
+        engine=None,
+        anchors=("OutOfMemoryError: Allocation on device",),
+        read=_bare,
+    ),
     Reader(
         name="torch_warning",
         engine=None,

@@ -21,7 +21,8 @@ for _site, _names in SITES.items():
     for _name in _names:
         _SITE_OF.setdefault(_name, []).append(_site)
 _FRAME: Final = re.compile(
-    r'(?:File "(?P<file>[^"]{1,300})", line \d{1,7}, in |│ {0,3}(?P<boxed>/[\w./@~-]{1,300}\.py):\d{1,7} in )'
+    r'(?:(?:File "|^)(?P<file>[^"\s][^"]{0,299})", line \d{1,7}, in |'
+    r"│ {0,3}(?P<boxed>/[\w./@~-]{1,300}\.py):\d{1,7} in )"
     r"(?P<name>\w{1,120})"
 )
 _MOST_IN_A_LINE = 64
@@ -47,6 +48,8 @@ _LIBRARIES: Final = (
     ("/peft/", "peft"),
     ("/diffusers/", "diffusers"),
 )
+_WARM_UP_FILE: Final = re.compile(r"(?:^|/)warmup/\w{0,40}warmup\.py$")
+"""vLLM's kernel warm-up, after its pool is in place."""
 _CACHE_UPDATE: Final = re.compile(r"cache_utils\.py")
 _GRAPH_FILE: Final = re.compile(r"torch/cuda/graphs\.py|cuda_?graph\w{0,20}\.py")
 _METHOD: Final = re.compile(r"(?:rror executing method|while processing method) ['\"]?(\w{1,80})")
@@ -112,6 +115,8 @@ def _sites(name: str, file: str) -> list[str]:
     sites = list(_SITE_OF.get(name, ()))
     if "workspace" in name and "workspace" not in sites:
         sites.append("workspace")
+    if _WARM_UP_FILE.search(file) and name not in ("__init__", "wrapper"):
+        sites.append("sampler_warmup")
     if "/sample/" in file and not sites:
         sites.append("sampling")
     if _VISION.search(file) and (name == "forward" or name.startswith("vit_")):

@@ -63,7 +63,7 @@ def _message(line: Line, around: Around) -> str:
 
 def _read(line: Line, around: Around) -> list[Event]:
     backend = next((name for words, name in _BACKENDS if words in line.text), None)
-    if (backend is None and _is_continuation(line, around)) or "when warming up sampler" in line.text:
+    if (backend is None and _is_continuation(line, around)) or "when warming up " in line.text:
         return []
     text = _message(line, around)
     if backend is None:

@@ -154,8 +154,8 @@ _REFUSALS: Final = (
     signature("profiling_assert", "Error in memory profiling", r"Error in memory profiling\. (?:This|$)"),
     signature(
         "sampler_warmup_oom",
-        "when warming up sampler with",
-        r"warming up sampler with (?P<requests__count>\d+) dummy requests",
+        "when warming up ",
+        r"warming up (?:sampler|pooler)(?: \(task=\w{1,20}\))? with (?P<requests__count>\d+) dummy requests",
         phase="warmup",
     ),
     signature(

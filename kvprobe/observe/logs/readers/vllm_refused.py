@@ -105,7 +105,12 @@ _ROWS: Final = (
         r"LoRA rank \d{1,6} is greater than max_lora_rank",
         kind="an adapter whose rank is above the configured one",
     ),
-    signature("config_refused", "No space left on device", r"No space left on device", kind="a full disk"),
+    signature(
+        "config_refused",
+        "No space left on device",
+        r"^(?!.{0,600}(?:shared memory|shm)).*No space left on device",
+        kind="a full disk",
+    ),
     signature("config_refused", "No module named", r"No module named", kind="a missing package"),
     signature(
         "config_refused",
