@@ -301,8 +301,10 @@ def report(asked: list[Case], answers: dict[str, list[Answer]]) -> str:
                 "tokens. On hybrid models the log line of vLLM before 0.20.1 is not a count of "
                 "usable tokens: no peer models"
             ),
-            "it, and an error there also holds that difference. These rows are also kvprobe's own tests: it was",
-            "made to meet them, while the peers never saw them. That is no sample of what they were made for.",
+            "it, and an error there also holds that difference.",
+            "",
+            "These rows are also kvprobe's own tests: it was made to meet them; the peers never saw them,",
+            "and they are no sample of what the peers were made for.",
             "",
             *peers,
             "",

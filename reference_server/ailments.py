@@ -107,9 +107,11 @@ def device_total(config: ServerConfig, weight_bytes: int, total: int) -> int:
 
 def workspace_bytes(config: ServerConfig, left: int, block_bytes: int) -> int:
     """Fixed buffers beside weights and pool: none, unless the server hogs some."""
-    if "workspace-hog" not in config.ailments:
+    if "workspace-hog" not in config.ailments or left <= 0:
         return 0
-    return max(int(0.95 * left), left - 64 * block_bytes, 0) if left > 0 else 0
+    # One request at the context's limit still runs, so that nothing is refused for its size alone.
+    context = (-(-config.max_model_len // config.slot_block_size) + 1) * block_bytes
+    return left - min(context, left // 5)
 
 
 def profile_tokens(config: ServerConfig, wanted: int, bytes_each: float, free: int) -> int:

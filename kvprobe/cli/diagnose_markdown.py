@@ -45,9 +45,12 @@ def write(target: str, diagnosis: Diagnosis) -> None:
 
     text = markdown_of(diagnosis)
     if target == STDOUT:
+        import sys
+
         from kvprobe.cli.streams import emit
 
-        emit(text)
+        encoding = sys.stdout.encoding or "utf-8"
+        emit(text.encode(encoding, "backslashreplace").decode(encoding))  # LANG=C knows ASCII only
         return
     try:
         with open(target, "w", encoding="utf-8", errors="replace") as file:

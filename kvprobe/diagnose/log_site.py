@@ -83,7 +83,19 @@ def _frames(view: LogView, event: Event, at: int) -> list[Event]:
             found.append(e)
     found.reverse()
     own = [f for f in found if _same(f, event)]
-    return own if _told(own) else found
+    return _with_unmarked(own, found) if _told(own) else found
+
+
+def _with_unmarked(own: list[Event], found: list[Event]) -> list[Event]:
+    """A line that a terminal broke loses its mark: what it tells beside a phase still counts."""
+    tells = {site for site, _ in _PHASE_OF}
+    first = min(f.line for f in own)
+    return [
+        f
+        for f in found
+        if f in own
+        or (f.pid is None and f.rank is None and f.line > first and str(f.get("site")) not in tells)
+    ]
 
 
 def _following(view: LogView, event: Event) -> list[Event]:

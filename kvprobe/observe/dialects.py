@@ -115,7 +115,27 @@ _REFERENCE_EXTRAS = (
     Series("engine.kv_blocks_cached", ("kv_blocks_cached",)),
     Series("engine.kv_blocks_free", ("kv_blocks_free",)),
     Series("engine.kv_blocks_evicted_total", ("kv_blocks_evicted",), "counter"),
-    Series("engine.kv_tail_empty_bytes", ("kv_tail_empty_bytes",)),
+    *(
+        Series(f"engine.{name}", (name,))
+        for name in (
+            # pool = used + cached + free + null block; used = stored + tail + reserved - shared.
+            *("kv_pool_bytes", "kv_used_bytes", "kv_cached_bytes", "kv_free_bytes", "kv_null_block_bytes"),
+            *("kv_stored_bytes", "kv_shared_bytes", "kv_tail_empty_bytes", "kv_reserved_empty_bytes"),
+            *("kv_cached_unreachable_bytes", "kv_block_table_bytes", "kv_swapped_blocks"),
+            *("device_memory_total_bytes", "device_memory_free_bytes", "device_memory_own_bytes"),
+        )
+    ),
+    Series("engine.requests_swapped", ("num_requests_swapped",)),
+    Series("engine.kv_bytes_per_token", ("kv_bytes_per_token",), over_label_sets="mean"),
+    # Of several replicas' largest pieces, the largest: no sum of them lies in one piece.
+    Series("engine.kv_largest_free_region_bytes", ("kv_largest_free_region_bytes",), over_label_sets="max"),
+    *(
+        Series(f"engine.{name}_total", (name,), "counter")
+        for name in (
+            *("kv_allocation_failures", "kv_allocation_failures_fragmented", "kv_moved_bytes"),
+            *("kv_blocks_swapped_out", "kv_blocks_swapped_in"),
+        )
+    ),
 )
 
 _SGLANG = (

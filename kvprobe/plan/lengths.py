@@ -12,18 +12,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from statistics import NormalDist
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.plan.quantiles import STEPS, TOP, Z, between, through
 
-STEPS = 2_000
-"""Points that stand for a distribution given by formula: each carries 1/2000 of the requests."""
 TAIL_HALVINGS = 14
 """How often the last of these steps is halved: rare giants decide how many requests are safe."""
-TOP = 1 - 0.5 / STEPS
-"""The quantile that is called the longest request where no max is given."""
 MAX_TOKENS = 2**40
-_Z = NormalDist()
 _FIX = (
     "give fixed:4096, p50=1000,p95=8000,max=32000, lognormal:median=1000,p95=8000, "
     "uniform:100-4000, a trace or a run"
@@ -164,7 +159,7 @@ def _lognormal(spec: str, rest: str) -> Lengths:
     _two_and_in_order(spec, named)
     sigma = named.get("sigma")
     if sigma is None and centre[0] and "p95" in named:
-        sigma = math.log(named["p95"] / centre[0]) / _Z.inv_cdf(0.95)
+        sigma = math.log(named["p95"] / centre[0]) / Z.inv_cdf(0.95)
     if sigma is None and centre[0] and centre[1]:
         sigma = math.sqrt(max(0.0, 2 * math.log(centre[1] / centre[0])))
     if sigma is None or sigma < 0 or not any(centre):
@@ -176,7 +171,7 @@ def _lognormal(spec: str, rest: str) -> Lengths:
     else:
         note = f"lognormal without a max: `max` is its quantile {TOP}; longer draws count in the chances"
     return _sampled(
-        spec, lambda q: min(math.exp(mu + sigma * _Z.inv_cdf(q)), longest or MAX_TOKENS), (note,), named
+        spec, lambda q: min(math.exp(mu + sigma * Z.inv_cdf(q)), longest or MAX_TOKENS), (note,), named
     )
 
 
@@ -208,53 +203,8 @@ def _quantiles(spec: str, rest: str) -> Lengths:
     values = [shortest, *(v for _, v in knots), *([longest] if longest is not None else [])]
     if any(a > b for a, b in pairwise(values)):
         raise _bad(spec, "has quantiles that fall: a higher one is a longer request", "order them")
-    notes = [_between(knots, longest)]
-    return _sampled(spec, _through(knots, shortest, longest), notes, named)
-
-
-def _between(knots: list[tuple[float, float]], longest: float | None) -> str:
-    tail = (
-        f"above it up to max at an even pace in ln(tokens) (max {longest:,.0f})"
-        if longest is not None
-        else f"above it the last slope goes on, and `max` is the quantile {TOP}"
-    )
-    names = ", ".join(f"p{100 * q:g}" for q, _ in knots)
-    return f"lengths between {names} follow a lognormal through them; {tail}"
-
-
-def _through(
-    knots: list[tuple[float, float]], shortest: float, longest: float | None
-) -> Callable[[float], float]:
-    scores = [(_Z.inv_cdf(q), math.log(v)) for q, v in knots]
-    first, last = knots[0], knots[-1]
-    low_slope = _slope(scores[0], scores[1]) if len(scores) > 1 else None
-    high_slope = _slope(scores[-2], scores[-1]) if len(scores) > 1 else 0.0
-
-    def value(q: float) -> float:
-        if q > last[0]:
-            if longest is not None:
-                share = (q - last[0]) / (1 - last[0])
-                return math.exp(math.log(last[1]) + share * math.log(longest / last[1]))
-            return math.exp(scores[-1][1] + high_slope * (_Z.inv_cdf(q) - scores[-1][0]))
-        if q < first[0]:
-            if low_slope is None:  # one knot says nothing of the shorter half: even between min and it
-                return shortest + (q / first[0]) * (first[1] - shortest)
-            return max(shortest, math.exp(scores[0][1] + low_slope * (_Z.inv_cdf(q) - scores[0][0])))
-        return _inside(scores, _Z.inv_cdf(q))
-
-    return value
-
-
-def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return (b[1] - a[1]) / (b[0] - a[0])
-
-
-def _inside(scores: list[tuple[float, float]], z: float) -> float:
-    at = max(1, min(len(scores) - 1, bisect_left([s for s, _ in scores], z)))
-    if len(scores) == 1:
-        return math.exp(scores[0][1])
-    a, b = scores[at - 1], scores[at]
-    return math.exp(a[1] + _slope(a, b) * (z - a[0]))
+    notes = [between(knots, longest)]
+    return _sampled(spec, through(knots, shortest, longest), notes, named)
 
 
 def _sampled(

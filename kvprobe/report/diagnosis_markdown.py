@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding
 from kvprobe.report.cause_words import CAUSE_WORDS, SYMPTOM_WORDS, facts_line, place
-from kvprobe.report.diagnosis_text import read_words
+from kvprobe.report.diagnosis_text import once, read_words
 from kvprobe.report.sanitize import clean
 
 LINE_CHARS = 1_000
@@ -54,9 +54,8 @@ def _primary(finding: Finding) -> str:
     parts = [f"**{finding.confidence.capitalize()}.** {words(finding.why)}"]
     if finding.symptom is not None:
         parts.append(f"Symptom: {words(SYMPTOM_WORDS[finding.symptom])}.")
-    parts.append(
-        "### Proof\n\n" + "\n\n".join(_evidence(e) for e in finding.evidence) if finding.evidence else ""
-    )
+    proof = "\n\n".join(_evidence(e) for e in once(finding.evidence))
+    parts.append(f"### Proof\n\n{proof}" if proof else "")
     parts.append(_list("Look first", finding.check_first))
     parts.append(_list("Remedies, in order", finding.remedy))
     parts.append(_list("What would refute this", finding.would_change_my_mind, ordered=False))
@@ -69,7 +68,7 @@ def _secondary(finding: Finding) -> str:
         f"### Also: {words(meaning)}",
         f"{code(finding.cause)}, {finding.confidence}. {words(finding.why)}",
     ]
-    parts += [_evidence(e) for e in finding.evidence[:2]]
+    parts += [_evidence(e) for e in once(finding.evidence)[:2]]
     parts.append(_list("Remedies", finding.remedy[:2], level=4))
     return "\n\n".join(part for part in parts if part)
 

@@ -19,7 +19,7 @@ from kvprobe.report.cause_words import CAUSE_WORDS, SYMPTOM_WORDS, facts_line, p
 from kvprobe.report.ink import Ink
 from kvprobe.summary.units import plural, size, whole
 
-LINE_CHARS = 420
+LINE_CHARS = 480
 """Of a log line; longer ones are cut and say so."""
 _LATER_LINE_CHARS = 200
 """Of the lines behind the first, and of what proves nothing: the page's first screen is dear."""
@@ -97,7 +97,7 @@ def _secondary(ink: Ink, finding: Finding, shown: set[tuple[str, int | None]]) -
 def _proof(ink: Ink, evidence: Sequence[Evidence], *, chars: int, label: str = "proof") -> _Rows:
     """Place, the line itself, its numbers."""
     rows: _Rows = []
-    told = _once(evidence)
+    told = once(evidence)
     for i, piece in enumerate(told[:_MOST_EVIDENCE]):
         rows.append((label if i == 0 else "", ink.text(place(piece), "bold", limit=300)))
         rows.append(("", ink.text(piece.text, limit=chars if i == 0 else _LATER_LINE_CHARS)))
@@ -108,7 +108,7 @@ def _proof(ink: Ink, evidence: Sequence[Evidence], *, chars: int, label: str = "
     return rows
 
 
-def _once(evidence: Sequence[Evidence]) -> list[Evidence]:
+def once(evidence: Sequence[Evidence]) -> list[Evidence]:
     """A line that proves several things is shown once, with all its numbers."""
     lines: dict[tuple[str, int | None, str], Evidence] = {}
     for piece in evidence:

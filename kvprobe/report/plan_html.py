@@ -195,10 +195,11 @@ def _comparison(plans: Sequence[PlanDocument]) -> str:
             safe(size(p.kv.bytes_per_token_per_gpu)),
             safe(words.amount(p.budget.kv, words.unit_of(p.budget))),
             safe(words.count(p.pool.tokens, p.pool.tokens_range)),
-            safe(p.verdict),
+            {True: "yes", False: "no", None: "open"}[p.fits],
         ]
         for p in plans
     ]
     return (
-        _table(("model", "a token", "KV cache", "tokens", ""), rows, numbers=(1, 2, 3), style="what") + "\n"
+        _table(("model", "a token", "KV cache", "tokens", "fits"), rows, numbers=(1, 2, 3), style="what")
+        + "\n"
     )

@@ -70,7 +70,7 @@ class KVStore:
         self.key_scales = torch.empty(scale_shape, device=device)
         self.value_scales = torch.empty(scale_shape, device=device)
         for tensor in self._tensors():
-            _raw(tensor).zero_()
+            raw(tensor).zero_()
 
     @property
     def nbytes(self) -> int:
@@ -99,13 +99,19 @@ class KVStore:
         flat = vectors.reshape(-1, self.head_dim)
         if self.form.name == "int8":
             flat, scales = to_int8(flat, self.scale_factor)
-            (self.key_scales, self.value_scales)[which][layer].view(-1).index_copy_(0, rows, scales)
+            self._put_scales(which, layer, rows, scales)
         elif self.form.name == "fp8":
             flat = to_fp8(flat, self._fp8_scale(which, layer, flat))
         else:
             flat = flat.to(self.form.dtype)
-        target = _raw((self.keys, self.values)[which][layer])
-        target.view(-1, self.head_dim).index_copy_(0, rows, _raw(flat))
+        self._put_rows(which, layer, rows, raw(flat))
+
+    def _put_rows(self, which: int, layer: int, rows: torch.Tensor, vectors: torch.Tensor) -> None:
+        target = raw((self.keys, self.values)[which][layer])
+        target.view(-1, self.head_dim).index_copy_(0, rows, vectors)
+
+    def _put_scales(self, which: int, layer: int, rows: torch.Tensor, scales: torch.Tensor) -> None:
+        (self.key_scales, self.value_scales)[which][layer].view(-1).index_copy_(0, rows, scales)
 
     def _fp8_scale(self, which: int, layer: int, vectors: torch.Tensor) -> torch.Tensor:
         scale = self.fp8_scales[which, layer]
@@ -126,19 +132,24 @@ class KVStore:
 
     def _gather_one(self, which: int, layer: int, rows: torch.Tensor) -> torch.Tensor:
         width = self.block_size * self.head_dim
-        source = _raw((self.keys, self.values)[which][layer]).view(-1, width)
-        found = self._buffer(which, rows.numel() * width, source.dtype).view(-1, width)
-        torch.index_select(source, 0, rows, out=found)
+        found = self._buffer(which, rows.numel() * width, raw(self.keys).dtype).view(-1, width)
+        self._take_rows(which, layer, rows, found)
         if self.form.name == "fp32":
             return found
         wide = found.view(self.form.dtype).float()
         if self.form.name == "fp8":
             return wide.mul_(self.fp8_scales[which, layer])
         if self.form.name == "int8":
-            scales = (self.key_scales, self.value_scales)[which][layer].view(-1, self.block_size)
             vectors = wide.view(-1, self.block_size, self.head_dim)
-            return vectors.mul_(scales[rows][..., None]).view(-1, width)
+            return vectors.mul_(self._take_scales(which, layer, rows)[..., None]).view(-1, width)
         return wide
+
+    def _take_rows(self, which: int, layer: int, rows: torch.Tensor, out: torch.Tensor) -> None:
+        source = raw((self.keys, self.values)[which][layer]).view(-1, out.shape[1])
+        torch.index_select(source, 0, rows, out=out)
+
+    def _take_scales(self, which: int, layer: int, rows: torch.Tensor) -> torch.Tensor:
+        return (self.key_scales, self.value_scales)[which][layer].view(-1, self.block_size)[rows]
 
     def _buffer(self, which: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         if not self._scratch or self._scratch[which].numel() < count:
@@ -147,25 +158,26 @@ class KVStore:
 
     def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         """Copy blocks, K, V and scales of all layers; the two lists may overlap."""
-        source, target = self._ids(source_ids), self._ids(target_ids)
-        for tensor in self._tensors():
-            raw = _raw(tensor)
-            # The right side is a copy of its own, so that nothing is overwritten before it is read.
-            raw[:, target] = raw[:, source]
+        # What is read is a copy of its own, so that nothing is overwritten before it is read.
+        self._write_blocks(self._ids(target_ids), self._read_blocks(self._ids(source_ids)))
 
     def export_blocks(self, ids: Sequence[int]) -> HostBlocks:
         """A copy in host memory."""
-        wanted = self._ids(ids)
-        return HostBlocks(tuple(_raw(tensor)[:, wanted].cpu() for tensor in self._tensors()))
+        return HostBlocks(tuple(tensor.cpu() for tensor in self._read_blocks(self._ids(ids))))
 
     def import_blocks(
         self, ids: Sequence[int], blocks: HostBlocks, rows: Sequence[int] | None = None
     ) -> None:
         """Put a copy back, into blocks that are free now: those of its blocks that `rows` names, or all."""
-        target = self._ids(ids)
-        for tensor, saved in zip(self._tensors(), blocks.tensors, strict=True):
-            wanted = saved if rows is None else saved[:, list(rows)]
-            _raw(tensor)[:, target] = wanted.to(tensor.device)
+        wanted = blocks.tensors if rows is None else tuple(saved[:, list(rows)] for saved in blocks.tensors)
+        self._write_blocks(self._ids(ids), tuple(saved.to(self.keys.device) for saved in wanted))
+
+    def _read_blocks(self, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(raw(tensor)[:, ids] for tensor in self._tensors())
+
+    def _write_blocks(self, ids: torch.Tensor, contents: tuple[torch.Tensor, ...]) -> None:
+        for tensor, content in zip(self._tensors(), contents, strict=True):
+            raw(tensor)[:, ids] = content
 
     def _ids(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(ids, dtype=torch.int64, device=self.keys.device)
@@ -175,6 +187,6 @@ class KVStore:
         return (*plain, self.key_scales, self.value_scales) if self.form.scale_bytes else plain
 
 
-def _raw(tensor: torch.Tensor) -> torch.Tensor:
+def raw(tensor: torch.Tensor) -> torch.Tensor:
     """Float8 tensors as bytes: indexed copies know no float8."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

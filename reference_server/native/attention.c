@@ -133,15 +133,17 @@ static void fetch(const Model *model, const Layer *layer, const int32_t *table, 
             key[t] = tile->value[t] = nothing;
             continue;
         }
-        int64_t vector = (table[position / size] * model->kv_heads + head) * size + position % size;
+        int64_t block = table[position / size];
+        const Memory *memory = memory_of(model, layer, &block);
+        int64_t vector = (block * model->kv_heads + head) * size + position % size;
         if (form == FORM_FP32) {
-            key[t] = (const float *)layer->keys + vector * dim;
-            tile->value[t] = (const float *)layer->values + vector * dim;
+            key[t] = (const float *)memory->keys + vector * dim;
+            tile->value[t] = (const float *)memory->values + vector * dim;
         } else {
             key[t] = wide + t * dim;
-            widen(form, layer->keys, layer->key_scales, *layer->fp8_scale_key, vector, dim, wide + t * dim);
+            widen(form, memory->keys, memory->key_scales, *layer->fp8_scale_key, vector, dim, wide + t * dim);
             tile->value[t] = tile->wide + t * dim;
-            widen(form, layer->values, layer->value_scales, *layer->fp8_scale_value, vector, dim,
+            widen(form, memory->values, memory->value_scales, *layer->fp8_scale_value, vector, dim,
                   tile->wide + t * dim);
         }
     }

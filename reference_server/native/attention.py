@@ -14,10 +14,11 @@ import torch
 
 from reference_server.attention.backend import LayerPlace, TokenSpan
 from reference_server.attention.sdpa import layer_places
+from reference_server.attention.segments import SegmentedStore
 from reference_server.attention.store import KVStore
 from reference_server.kv.pool import NULL_BLOCK_ID
 from reference_server.models.shape import LlamaConfig
-from reference_server.native.structures import FORMS, CLayer, CModel, CStep, address
+from reference_server.native.structures import FORMS, CLayer, CMemory, CModel, CStep, address
 
 MOST_DIM = 256
 """Widest head that the kernel's buffers hold (`MOST_DIM` in attention.c)."""
@@ -78,9 +79,13 @@ class NativeAttention:
         self.kernels = kernels
         self._shape = shape
         self.places: list[LayerPlace] = layer_places(shape)
+        segments = store.segments if isinstance(store, SegmentedStore) else None
         self.layers = (CLayer * shape.layers)()
-        for layer, place in zip(self.layers, self.places, strict=True):
-            self._point(layer, place)
+        self._memory = [(CMemory * (segments.most if segments else 1))() for _ in self.places]
+        for layer, place, memory in zip(self.layers, self.places, self._memory, strict=True):
+            layer.group, layer.window, layer.memory = place.group, place.window or 0, memory
+            layer.fp8_scale_key = address(store.fp8_scales[0, place.slot])
+            layer.fp8_scale_value = address(store.fp8_scales[1, place.slot])
         self.model = CModel(
             layers=shape.layers,
             hidden=shape.hidden,
@@ -91,9 +96,14 @@ class NativeAttention:
             kv_form=FORMS[store.form.name],
             block_size=store.block_size,
             gelu=int(shape.activation == "gelu_tanh"),
+            segment_blocks=segments.blocks if segments else 0,
             norm_eps=shape.norm_eps,
             layer=self.layers,
         )
+        if isinstance(store, SegmentedStore):
+            store.watch(self._point)
+        else:
+            self._point(0, store)
 
     @property
     def cache_bytes(self) -> int:
@@ -118,15 +128,18 @@ class NativeAttention:
     def _arguments(self, layer: int, plan: NativePlan) -> tuple[object, object, object]:
         return ctypes.byref(self.model), ctypes.byref(self.layers[layer]), ctypes.byref(plan.structure)
 
-    def _point(self, layer: CLayer, place: LayerPlace) -> None:
-        store, slot = self.store, place.slot
-        layer.group, layer.window = place.group, place.window or 0
-        layer.keys, layer.values = address(store.keys[slot]), address(store.values[slot])
-        if store.form.scale_bytes:
-            layer.key_scales = address(store.key_scales[slot])
-            layer.value_scales = address(store.value_scales[slot])
-        layer.fp8_scale_key = address(store.fp8_scales[0, slot])
-        layer.fp8_scale_value = address(store.fp8_scales[1, slot])
+    def _point(self, segment: int, store: KVStore | None) -> None:
+        """Tell the kernel where a segment's memory lies; None: nowhere."""
+        for place, memory in zip(self.places, self._memory, strict=True):
+            memory[segment] = CMemory() if store is None else _memory(store, place.slot)
+
+
+def _memory(store: KVStore, slot: int) -> CMemory:
+    plain = CMemory(address(store.keys[slot]), address(store.values[slot]))
+    if store.form.scale_bytes:
+        plain.key_scales = address(store.key_scales[slot])
+        plain.value_scales = address(store.value_scales[slot])
+    return plain
 
 
 def _where(numbers: array[int]) -> int:

@@ -39,21 +39,25 @@ typedef struct {
     int64_t form, rows, columns;
 } Matrix;
 
+/* KV memory of one layer: [blocks, kv_heads, block_size, head_dim]; scales of int8 without head_dim. */
+typedef struct {
+    void *keys, *values;
+    float *key_scales, *value_scales;
+} Memory;
+
 typedef struct {
     Matrix qkv, out, gate_up, down;
     float *attention_norm, *mlp_norm, *q_norm, *k_norm, *after_attention, *after_mlp;
     float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
     float *cos, *sin;
-    /* KV memory of this layer: [blocks, kv_heads, block_size, head_dim]. */
-    void *keys, *values;
-    float *key_scales, *value_scales; /* int8: [blocks, kv_heads, block_size] */
+    Memory *memory; /* one, or one a segment of the line of blocks */
     float *fp8_scale_key, *fp8_scale_value;
     int64_t group, window; /* window 0: none */
 } Layer;
 
 typedef struct {
     int64_t layers, hidden, heads, kv_heads, head_dim, intermediate;
-    int64_t kv_form, block_size, gelu;
+    int64_t kv_form, block_size, gelu, segment_blocks; /* segment_blocks 0: memory is in one piece */
     double norm_eps;
     Layer *layer;
 } Model;
@@ -72,6 +76,16 @@ typedef struct {
     int32_t **slot;        /* [groups]: block of each row; offsets follow from the position */
     float *x, *normed, *qkv, *found, *gate_up, *inner;
 } Step;
+
+/* Where block `block` of a layer lies; `block` becomes its number there. */
+static inline const Memory *memory_of(const Model *model, const Layer *layer, int64_t *block)
+{
+    if (!model->segment_blocks)
+        return layer->memory;
+    const Memory *memory = layer->memory + *block / model->segment_blocks;
+    *block %= model->segment_blocks;
+    return memory;
+}
 
 typedef void (*Turn)(void *context, int64_t index);
 

@@ -102,11 +102,13 @@ void store_kv(const Model *model, const Layer *layer, const Step *step)
     const int32_t *blocks = step->slot[layer->group];
     for (int64_t r = 0; r < step->rows; r++)
         for (int64_t h = 0; h < kv_heads; h++) {
-            int64_t vector = ((int64_t)blocks[r] * kv_heads + h) * size + step->position[r] % size;
+            int64_t block = blocks[r];
+            const Memory *memory = memory_of(model, layer, &block);
+            int64_t vector = (block * kv_heads + h) * size + step->position[r] % size;
             const float *key = step->qkv + r * width + (heads + h) * dim;
-            put_vector(form, layer->keys, layer->key_scales, *layer->fp8_scale_key, step->scale_factor,
+            put_vector(form, memory->keys, memory->key_scales, *layer->fp8_scale_key, step->scale_factor,
                        vector, dim, key);
-            put_vector(form, layer->values, layer->value_scales, *layer->fp8_scale_value,
+            put_vector(form, memory->values, memory->value_scales, *layer->fp8_scale_value,
                        step->scale_factor, vector, dim, key + kv_heads * dim);
         }
 }

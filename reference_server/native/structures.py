@@ -29,14 +29,19 @@ VECTORS = (
     "gate_up_bias",
     "down_bias",
 )
-MEMORY = ("cos", "sin", "keys", "values", "key_scales", "value_scales", "fp8_scale_key", "fp8_scale_value")
+
+
+class CMemory(ctypes.Structure):
+    _fields_ = tuple((name, _pointer) for name in ("keys", "values", "key_scales", "value_scales"))
 
 
 class CLayer(ctypes.Structure):
     _fields_ = (
         *((name, CMatrix) for name in MATRICES),
         *((name, _pointer) for name in VECTORS),
-        *((name, _pointer) for name in MEMORY),
+        *((name, _pointer) for name in ("cos", "sin")),
+        ("memory", ctypes.POINTER(CMemory)),
+        *((name, _pointer) for name in ("fp8_scale_key", "fp8_scale_value")),
         ("group", _whole),
         ("window", _whole),
     )
@@ -45,7 +50,7 @@ class CLayer(ctypes.Structure):
 class CModel(ctypes.Structure):
     _fields_ = (
         *((n, _whole) for n in ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate")),
-        *((n, _whole) for n in ("kv_form", "block_size", "gelu")),
+        *((n, _whole) for n in ("kv_form", "block_size", "gelu", "segment_blocks")),
         ("norm_eps", ctypes.c_double),
         ("layer", ctypes.POINTER(CLayer)),
     )

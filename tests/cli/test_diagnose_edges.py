@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,19 @@ def test_markdown_to_stdout_stands_in_place_of_the_page(
     assert "### Proof" in text
     assert not (log.parent / "-").exists()
     assert document(capsys, "server.log", "--md", "-", code=Exit.USAGE)["errors"][0]["code"] == "conflict"
+
+
+def test_markdown_to_a_stdout_that_knows_ascii_only(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(f"{OOM} 日本語\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvprobe", "diagnose", "a.log", "--md", "-"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u65e5" in done.stdout
 
 
 @pytest.mark.parametrize("way", ["{log}", "{folder}/./server.log", "{folder}/link"])

@@ -46,6 +46,16 @@ def kvprobe(*argv: str, env: dict[str, str] | None = None) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def valid_run(*argv: str) -> Result:
+    """`kvprobe run`, again at most twice when it called itself INVALID (exit 4): on a machine that
+    other work disturbs that is the right answer, and not what the tests that call this are about."""
+    for _ in range(2):
+        result = kvprobe("run", *argv)
+        if result.code != 4:
+            return result
+    return kvprobe("run", *argv)
+
+
 @dataclass
 class Server:
     url: str

@@ -9,6 +9,16 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kvprobe.observe.dialects import CANONICAL, DIALECTS, Page, read_page
+from reference_server.kv.allocator import Usage
+from reference_server.metrics import Metrics
+from reference_server.state import EngineState
+
+
+class CpuDevice:
+    """A device's sizes, without torch."""
+
+    total, free, own = 10, 7, 3
+
 
 RECORDINGS = Path(__file__).parent / "recordings"
 VLLM = (RECORDINGS / "vllm_0.32_after_preemption.txt").read_text()
@@ -248,6 +258,37 @@ def test_every_engine_is_recognised_by_each_of_its_names() -> None:
             page = read_page(f"{dialect.prefix}{series.names[0]}{suffix} 1\n")
             assert page.engine == dialect.engine
             assert [metric for metric, _, _ in page.readings] == [series.canonical + suffix]
+
+
+def test_every_memory_series_of_the_reference_server_is_read() -> None:
+    """Who adds one to the server says here, or in the dialect, what becomes of it."""
+    state = EngineState(Usage(blocks_total=9, blocks_used=0, blocks_cached=0, blocks_free=9), 4, 64, 16)
+    state.device = CpuDevice()  # type: ignore[assignment]
+    metrics = Metrics("m", vllm_names=False)
+    metrics.attach(state, {"block_size": 16})
+    text = metrics.page().decode()
+    page = read_page(text)
+    assert page.engine == "reference"
+    exported = {line.split()[2].removesuffix("_total") for line in text.splitlines() if "# TYPE" in line}
+    unread = exported - {name.removesuffix("_total") for name in page.names.values()}
+    assert {name.removeprefix("kvprobe:") for name in unread if not name.endswith("_created")} == {
+        "achieved_memory_bandwidth_bytes_per_second",
+        "build_info",
+        "cache_config_info",
+        "engine_steps",
+        "kv_metadata_bytes",
+        "kv_swap_blocks",
+    }
+    got = values(page)
+    assert got["engine.kv_pool_bytes"] == 0
+    assert got["engine.kv_free_bytes"] == 9 * 64
+    assert got["engine.device_memory_own_bytes"] == 3
+    assert got["engine.kv_allocation_failures_fragmented_total"] == 0
+
+
+def test_the_largest_free_region_of_replicas_is_no_sum() -> None:
+    line = 'kvprobe:kv_largest_free_region_bytes{engine="%d",model_name="m"} %d\n'
+    assert values(read_page(line % (0, 64) + line % (1, 96))) == {"engine.kv_largest_free_region_bytes": 96}
 
 
 @pytest.mark.parametrize(

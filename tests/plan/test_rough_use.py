@@ -73,7 +73,7 @@ def without_reason(document: dict[str, Any]) -> list[str]:
     return [name for name in found if not (reasons.get(name) or reasons.get(f"{name}.bytes"))]
 
 
-@pytest.mark.parametrize("seed", range(64))
+@pytest.mark.parametrize("seed", range(48))
 def test_any_settings_make_a_document_or_a_named_error(seed: int) -> None:
     config, settings = drawn(seed)
     try:
@@ -229,6 +229,32 @@ def test_flags_stay_within_the_lower_end(engine: str, lengths: str | None, avail
     spread = document["concurrency"]["distribution"]
     if spread is not None and spread["max_num_seqs_range"][0]:
         assert flags[names[1]] <= spread["max_num_seqs_range"][0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "words"),
+    [
+        ("vllm", {"kv_dtype": "q8_0"}, "no cache format q8_0"),
+        ("vllm", {"kv_dtype_k": "fp8"}, "one format for K and V"),
+        ("vllm", {"kv_dtype": "nvfp4", "engine_version": "0.19.1"}, "no cache format nvfp4"),
+        ("lmdeploy", {"kv_dtype": "fp8"}, "no cache format fp8"),
+    ],
+)
+def test_no_flags_for_a_cache_that_the_engine_cannot_keep(
+    engine: str, settings: dict[str, Any], words: str
+) -> None:
+    """`--max-num-seqs` of a q8_0 cache without the q8_0 cache would be twice what fits."""
+    flags = plan(LLAMA_8B, engine=engine, available_kv="20GiB", **settings)["flags"]
+    assert words in flags["note"]
+    assert flags["recommended"] == []
+
+
+def test_the_models_own_format_needs_no_flag() -> None:
+    flags = plan(LLAMA_8B, engine="vllm", engine_version="0.10.2", available_kv="20GiB", kv_dtype="bf16")[
+        "flags"
+    ]
+    assert flags["note"] is None
+    assert "max-num-seqs" in flags["shell"]
 
 
 def test_the_smallest_share_counts_what_a_hybrid_reserves() -> None:

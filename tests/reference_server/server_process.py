@@ -19,15 +19,22 @@ import httpx
 class ServerProcess:
     """Started on entry, stopped on exit; `log` is what it wrote on stderr."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("-m", "reference_server"),
+    ) -> None:
+        """`program`: what Python runs, before the server's `arguments`."""
         self._arguments = arguments
+        self._program = program
         self._environment = {**os.environ, "REFERENCE_SERVER_CHECK_INTEGRITY": "1", **(environment or {})}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.url = ""
 
     def __enter__(self) -> ServerProcess:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "reference_server", "--port", "0", "--stop-with-parent", *self._arguments],
+            [sys.executable, *self._program, "--port", "0", "--stop-with-parent", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

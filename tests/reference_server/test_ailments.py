@@ -55,7 +55,7 @@ def _only_documented_lines(caplog: pytest.LogCaptureFixture) -> Any:
 
 def test_a_hogged_workspace_leaves_little(caplog: pytest.LogCaptureFixture) -> None:
     healthy, hog = on_device(), on_device("workspace-hog")
-    assert hog.core.allocator.capacity_tokens < healthy.core.allocator.capacity_tokens / 10
+    assert hog.core.allocator.capacity_tokens < healthy.core.allocator.capacity_tokens / 4
     assert hog.core.state.device is not None
     assert hog.core.state.device.own > 6 * MIB, "it is really held"
     assert len(hog.generate([words(1, 40)], 5)[0]) == 5

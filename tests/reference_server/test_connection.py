@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -139,6 +140,32 @@ def test_what_is_no_http_gets_a_json_error(sent: bytes) -> None:
         assert await reader.read() == b""
 
     _talk(Limits(), talk)
+
+
+def test_a_head_without_an_end_gets_431() -> None:
+    """More than the parser keeps, so that no header limit of the application ever sees it."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 500_000)
+        assert (await _json_of(reader))["error"]["code"] == 431  # type: ignore[index]
+
+    _talk(Limits(), talk)
+
+
+def test_what_is_no_http_is_logged_in_the_servers_own_words(slow: ServerProcess) -> None:
+    for sent in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"):
+        with socket.create_connection(slow.address, timeout=30) as connection:
+            connection.sendall(sent + b"Connection: Upgrade, close\r\n\r\n")
+            assert connection.recv(100)
+    lines = slow.log().splitlines()
+    assert [line for line in lines if not re.match(r"[A-Z]+ \S+ \S+ reference_server\.\w+: ", line)] == []
+
+
+def test_a_path_with_a_slash_too_many_is_not_found(client: httpx.Client) -> None:
+    """No redirect: it would go where the Host header says, and a POST is not sent again."""
+    reply = client.post(CHAT + "/", json=chat(), headers={"host": "elsewhere.example"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, 404)
+    assert "location" not in reply.headers
 
 
 def test_a_method_that_is_not_served_names_those_that_are(client: httpx.Client) -> None:

@@ -57,6 +57,23 @@ def test_true_is_not_1_and_the_refusal_says_what_is_served() -> None:
     refuse_unserved(msgspec.json.encode({"top_k": 0.0, "presence_penalty": 0, "tools": []}))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "a", "n": 1e999}',
+        b'{"prompt": "a", "logit_bias": {"1": -1e999}}',
+        b'{"prompt": "a", "suffix": "\xff"}',
+        b'{"prompt": "a", "chat_template": "\\ud800"}',
+        b'{"prompt": "a", "\\udc00": 1}',
+    ],
+)
+def test_what_the_typed_parser_skips_is_no_defect_of_ours(client: httpx.Client, body: bytes) -> None:
+    """Numbers beyond a float and text that is none, in parameters that are looked at afterwards."""
+    reply = client.post(COMPLETIONS, content=body)
+    assert reply.status_code == 400
+    assert "no valid JSON" in reply.json()["error"]["message"]
+
+
 def test_parts_of_a_conversation_that_would_be_lost_are_refused(client: httpx.Client) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     reply = client.post(CHAT, json=chat(messages=[message]))

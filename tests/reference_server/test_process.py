@@ -127,6 +127,29 @@ def test_ctrl_c_drains_and_a_second_one_stops_at_once() -> None:
         assert "Traceback" not in server.log()
 
 
+def test_who_reads_too_slowly_is_cut_at_the_end_of_the_drain() -> None:
+    """With a word, and without the traceback of a cancelled task."""
+    short = "from reference_server import __main__ as m, serve; serve.DRAIN_S = 0.5; m.sys.exit(m.main())"
+    with ServerProcess("--kv-memory", "16MiB", program=("-c", short)) as server:
+        with server.post_raw(CHAT, chat(max_tokens=3000, stream=True)):
+            until(lambda: server.metric("generation_tokens_total") > 0)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(20) == 0
+        assert "stopping at once: the time to finish is over" in server.log()
+        assert "Traceback" not in server.log()
+        assert "ERROR" not in server.log()
+
+
+@pytest.mark.parametrize("key", ["", "  ", "two\nlines", "k\u00e9y"])
+def test_a_key_that_no_header_carries_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key-env K"):
+        parse_arguments(["--api-key-env", "K", "--host", "0.0.0.0"], {"K": key})
+
+
+def test_spaces_around_a_key_are_no_part_of_it() -> None:
+    assert parse_arguments(["--api-key-env", "K"], {"K": " s3cret\n"}).api_key == "s3cret"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.parametrize("imported", ["torch._C", "reference_server.api"])
 def test_a_signal_before_it_listens_stops_it_without_a_word(
@@ -180,6 +203,8 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         (("--device", "tpu"), "cuda"),
         (("--kv-memory", "64MiB", "--device-memory", "64MiB"), "not both"),
         (("--gpu-memory-utilization", "1.2"), "fraction above 0, up to 1"),
+        (("--gpu-memory-utilization", "0.5", "--kv-memory", "4MiB"), "leave one of the two out"),
+        (("--ailment", "salted", "--no-prefix-caching"), "needs prefix caching"),
         (("--request-deadline", "0"), "seconds above 0"),
         (("--ailment", "fragmented", "--ailment", "salted"), "needs --allocator paged"),
         (("--ailment", "bad-kv-scales", "--kv-dtype", "fp16"), "a format with scales"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvprobe.diagnose.causes import CAUSES
@@ -181,3 +182,24 @@ def test_the_documentation_lists_every_cause() -> None:
     page = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
     for cause, meaning in CAUSE_WORDS.items():
         assert f"| `{cause}` | {meaning} |" in page, cause
+
+
+def test_a_line_that_proves_two_things_is_shown_once_with_both_numbers(tmp_path: Path) -> None:
+    first = finding(text="one line")
+    more = Evidence(source="a.log", line=7, text="one line", facts={"total": Quantity(8 * GIB, "B")})
+    found = diagnosis(msgspec.structs.replace(first, evidence=[*first.evidence, more]))
+    for page in (text_of(found, title="a.log"), markdown_of(found)):
+        assert page.count("one line") == 1
+        assert "total 8.00 GiB" in page
+
+
+def test_evidence_names_the_file_and_the_title_where_it_lies(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "very" / "long" / "way"
+    deep.mkdir(parents=True)
+    paths = [str(deep / "server.log"), str(tmp_path / "server.log"), str(deep / "other.log")]
+    for path in paths:
+        Path(path).write_text("x")
+    pieces = [Evidence(source=path, line=7, text="said", facts={}) for path in paths]
+    page = text_of(diagnosis(msgspec.structs.replace(finding(), evidence=pieces)), title="x", width=400)
+    assert " other.log:7" in page
+    assert all(f"{path}:7" in page for path in paths[:2]), "two of one name are told apart"

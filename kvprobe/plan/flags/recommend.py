@@ -6,9 +6,10 @@ prefill speed, a latency target) is named among those left out, with what is mis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kvprobe.model.dtypes import kv_dtype
 from kvprobe.plan.engines.versions import parse_version
 from kvprobe.plan.flags.table import ALIASES, FLAGS
 from kvprobe.plan.ladder import MOST_SHARE, smallest_utilisation
@@ -63,10 +64,34 @@ def advise(solution: Solution) -> Advice:
             dropped.append(LeftOut(name=name, why=problem))
         else:
             kept.append(Recommended(name=name, value=value, why=why))
+    if (lacking := _no_such_format(solution, kept)) is not None:
+        note = f"no flags: {lacking}, and without that format less fits than this plan says"
+        return Advice(engine=engine, left_out=tuple(dropped), note=note)
     dropped += [LeftOut(name=name, why=why) for name, why in _unknown(engine, solution)]
     spelled = ALIASES.get(engine, {})
     running = {spelled.get(name, name): value for name, value in request.running.items()}
     return Advice(engine=engine, flags=tuple(kept), left_out=tuple(dropped), running=running)
+
+
+_FORMAT_FLAGS = {"vllm": "kv-cache-dtype", "sglang": "kv-cache-dtype", "lmdeploy": "quant-policy"}
+
+
+def _no_such_format(solution: Solution, kept: Sequence[Recommended]) -> str | None:
+    """Why this version cannot keep its cache as the plan counts it; null when it can.
+
+    A command line without the format would promise what only the smaller cache holds.
+    """
+    engine, options, cost = solution.request.engine or "", solution.request.options, solution.cost
+    flag = _FORMAT_FLAGS.get(engine)
+    own = kv_dtype("auto", model_dtype=solution.request.spec.dtype).name
+    asked = {options.kv_dtype_k, options.kv_dtype_v} - {"auto", own}
+    if flag is None or not asked:
+        return None
+    if cost.k.name != cost.v.name:
+        return f"{engine} has one format for K and V"
+    if all(one.name != flag for one in kept):
+        return f"this version of {engine} has no cache format {' or '.join(sorted(asked))}"
+    return None
 
 
 def _mendable(solution: Solution) -> bool:
@@ -305,6 +330,8 @@ def _dtype_why(solution: Solution) -> str:
 
 
 def _unknown(engine: str, solution: Solution) -> Iterator[tuple[str, str]]:
+    if engine == "trtllm" and solution.request.options.kv_dtype_k != "auto":
+        yield "cache format", "trtllm-serve has no flag for it: set it in the engine's own configuration"
     if engine != "vllm" or not solution.request.at_least(0, 29):
         return
     yield (

@@ -201,3 +201,72 @@ def test_a_few_free_mib_on_a_full_card_do_not_outrank_the_phase() -> None:
     assert told.primary == "weights_plus_fixed_too_large"
     assert told.findings[0].confidence == "suspected"
     assert diagnose(f"{line}\n").primary == "driver_limit_not_capacity"
+
+
+def test_a_path_that_a_terminal_broke_keeps_its_engine() -> None:
+    line = oom("50.00 MiB", 23.56, "21.75 MiB", 22.4, "275.00 MiB", process=23.5)
+    answer = diagnose(
+        f'  File "/x/vllm/v1/worker/gpu_model_run\nner.py", line 2031, in execute_model\n{line}\n'
+    )
+    assert answer.primary == "gpu_memory_utilization_too_high"
+
+
+def test_a_broken_frame_without_its_mark_counts_beside_a_marked_one() -> None:
+    mark = "(VllmWorker rank=1 pid=12) "
+    line = oom("2.25 GiB", 14.58, "1.04 GiB", 12.9, "100.00 MiB", process=13.5)
+    answer = diagnose(
+        f'{mark}  File "/x/vllm/worker/worker.py", line 229, in determine_num_available_blocks\n'
+        '  File "/x/vllm/model_executor/models/clip.py", line 80, in forward\n'
+        f"{mark}{line}\n"
+    )
+    assert answer.primary == "multimodal_profiling"
+
+
+def test_a_pass_with_limited_images_is_not_surely_text() -> None:
+    line = oom("4.70 GiB", 31.74, "3.50 GiB", 27.4, "30.00 MiB", process=28.2)
+    frames = traceback("/x/vllm/worker/model_runner.py:profile_run")
+    told = diagnose(f"{frames}\n{line}\n")
+    assert told.findings[0].confidence == "likely"
+    limited = diagnose(f'llm = LLM(model=path, limit_mm_per_prompt={{"image": 4}})\n{frames}\n{line}\n')
+    assert limited.findings[0].confidence == "suspected"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu-box:11:11 [0] init.cc:416 NCCL WARN Cuda failure 'operation not supported'",
+        "ERROR 01-02 03:04:05 worker.py:1] RuntimeError: NCCL error: invalid usage (see NCCL_DEBUG)",
+    ],
+)
+def test_communication_that_fails_for_another_reason(line: str) -> None:
+    assert diagnose(f"{line}\n").primary == "not_memory"
+
+
+def test_groups_that_are_swapped_are_more_than_they_seem() -> None:
+    stats = "".join(
+        f"INFO 01-02 03:04:{s:02d} metrics.py:349] Avg prompt throughput: 0.0 tokens/s, Avg generation "
+        "throughput: 6100.0 tokens/s, Running: 2 reqs, Swapped: 0 reqs, Pending: 40 reqs, GPU KV cache "
+        f"usage: {u}%, CPU KV cache usage: 0.0%.\n"
+        for s, u in ((5, 71.0), (10, 93.0), (15, 99.1))
+    )
+    swapped = (
+        "WARNING 01-02 03:04:16 scheduler.py:1483] Sequence group 7 is preempted by PreemptionMode.SWAP mode "
+        "because there is not enough KV cache space.\n"
+    )
+    assert diagnose(stats + swapped).primary == "kv_pool_pressure"
+
+
+def test_the_engine_process_of_v0_serves_once_it_has_started() -> None:
+    line = oom("6.30 GiB", 79.25, "1.20 GiB", 77.0, "400.00 MiB", process=78.0)
+    mark = "ERROR 04-06 00:44:23 [engine.py:160] "
+    above = f"{mark}OutOfMemoryError('{line}')\n{mark}Traceback (most recent call last):\n"
+    frame = '  File "/x/vllm/engine/multiprocessing/engine.py", line 158, in start\n'
+    assert diagnose(above + mark + frame).primary == "runtime_activation_spike"
+
+
+def test_more_than_any_budget_allows_is_weights_where_no_budget_is_told() -> None:
+    mark = "(EngineCore_DP0 pid=71) ERROR 12-24 08:50:35 [core.py:866] "
+    line = oom("90.00 MiB", 139.72, "60.00 MiB", 139.3, "12.00 MiB", process=139.6)
+    answer = diagnose(f"{mark}{line}\n")
+    assert answer.primary == "weights_plus_fixed_too_large"
+    assert answer.findings[0].confidence == "suspected"

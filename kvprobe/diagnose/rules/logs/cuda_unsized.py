@@ -95,16 +95,20 @@ def _unsized(view: LogView, event: Event, site: Site) -> tuple[str, Confidence, 
             "suspected",
             "An allocation beside the engine's pool failed while it served",
         )
-    if site.phase == "profile" and worst_case_images(view):
-        return (
-            "multimodal_profiling",
-            "likely",
-            "Memory ran out in the start-up profiling pass, and the engine says that the images or videos of "
-            "its worst case are several times the text's pass",
-        )
     if site.phase == "profile":
-        return "startup_activation_peak", "suspected", "Memory ran out in the start-up profiling pass"
+        return _profiling(view)
     return "capacity_exhausted", "suspected", "An allocation on the GPU failed"
+
+
+def _profiling(view: LogView) -> tuple[str, Confidence, str]:
+    if not worst_case_images(view):
+        return "startup_activation_peak", "suspected", "Memory ran out in the start-up profiling pass"
+    return (
+        "multimodal_profiling",
+        "likely",
+        "Memory ran out in the start-up profiling pass, and the engine says that the images or videos of "
+        "its worst case are several times the text's pass",
+    )
 
 
 def _over_by_name(view: LogView) -> tuple[str, Confidence, str] | None:

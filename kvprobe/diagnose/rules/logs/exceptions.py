@@ -24,8 +24,9 @@ _MEMORY_EVENTS: Final = (
     "killed",
     "gpu_fault",
 )
+_OF_ANY_CAUSE: Final = ("exception", "engine_dead", "collective_timeout", "watchdog_timeout")
 _OTHER_MEMORY_EVENTS: Final = (
-    *(n for n in FATAL_EVENTS if n not in ("exception", "engine_dead", "collective_timeout", "watchdog_timeout")),
+    *(n for n in FATAL_EVENTS if n not in _OF_ANY_CAUSE),
     "host_too_small",
     "ggml_cuda_oom",
     "metal_oom",
@@ -90,8 +91,8 @@ def crashes(view: LogView) -> list[LogCandidate]:
     if event.get("kind") == "SIGILL":
         what = "The processor does not know an instruction of this build"
         return [_not_memory(event, what)]
-    found = _not_memory(event, "The program accessed memory that is not its own (a bug, or a build that does "
-                        "not fit)")
+    what = "The program accessed memory that is not its own (a bug, or a build that does not fit)"
+    found = _not_memory(event, what)
     found.finding.confidence = "suspected"
     return [found]
 

@@ -32,7 +32,8 @@ def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
     found = candidate(
         "host_memory_exhausted",
         "likely",
-        f"The model needs {size(asked)} of system memory by the engine's own estimate and {size(free)}{machine} "
+        f"The model needs {size(asked)} of system memory by the engine's own estimate and "
+        f"{size(free)}{machine} "
         "are available: host RAM is too small for the part that stays off the GPU.",
         [cite(event), *cites(view.all("host_memory"), 1)],
         fatal=True,
@@ -55,7 +56,8 @@ def _far_too_large(event: Event, asked: float, machine: float) -> LogCandidate:
     return candidate(
         "weights_plus_fixed_too_large",
         "likely",
-        f"The model ({size(asked)}) is {asked / machine:.1f} times what this machine has ({size(machine)}): no "
+        f"The model ({size(asked)}) is {asked / machine:.1f} times what this machine has "
+        f"({size(machine)}): no "
         "setting makes it fit.",
         [cite(event)],
         fatal=True,
@@ -115,7 +117,8 @@ def _all_rise(series: list[list[Event]]) -> list[LogCandidate]:
             "host_memory_leak",
             "suspected",
             f"Host memory rose in every reading, in {len(rising)} series; the most from {size(first)} to "
-            f"{size(last)} (+{percent(last / first - 1)}). A few readings do not tell a leak from a cache that "
+            f"{size(last)} (+{percent(last / first - 1)}). A few readings do not tell a leak from a "
+            f"cache that "
             "fills.",
             [cite(e) for s in rising[:3] for e in (s[0], s[-1])],
             fatal=False,

@@ -72,7 +72,7 @@ def pressure(view: LogView) -> list[LogCandidate]:
     if not signs or not (high or proof):
         return []
     running = [e.get("running") for e in high if e.get("running") is not None]
-    if running and max(running) <= FEW:
+    if running and max(running) <= FEW and not _groups(view):
         return []
     readings = plural(len(high), "reading")
     usage = f"{percent(RED_LINE)} or more of the pool in use in {readings}, " if high else ""
@@ -174,6 +174,8 @@ def _stuck(events: list[Event]) -> list[Event]:
 
 def owned(view: LogView) -> list[LogCandidate]:
     """One or two requests hold most of the pool while others wait for it."""
+    if _groups(view):
+        return []
     for pool in _pools(view):
         # A queue shows that others suffer; so does a preemption while the pool is full.
         line = RED_LINE if _pushed_out(view) else 2.0
@@ -183,6 +185,11 @@ def owned(view: LogView) -> list[LogCandidate]:
         if len(held) >= QUEUED:
             return [_owned(view, held)]
     return []
+
+
+def _groups(view: LogView) -> bool:
+    """What V0 swaps are groups of several sequences: few of them running may be many sequences."""
+    return any(e.get("mode") == "SWAP" for e in view.all("preemption"))
 
 
 def _pushed_out(view: LogView) -> bool:

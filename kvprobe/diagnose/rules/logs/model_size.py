@@ -38,7 +38,7 @@ _FITS: Final = 0.55
 _EVERY_CARD_BYTES: Final = 4 * 2**30
 """Weights below it fit any card that serves."""
 _NO_CARD_BYTES: Final = 80 * 2**30
-"""Weights above it fit no card that was common up to 2024; larger ones exist, so only with a failure at load."""
+"""Weights above it fit few cards; larger ones exist, so it counts only where a load failed."""
 
 Fit = Literal["over", "fits"]
 
@@ -130,8 +130,8 @@ def _gpus(view: LogView) -> tuple[int, str | None]:
     """GPUs that share the weights, and a doubt where ranks show more than the settings say."""
     tensor, pipeline = setting(view, "tensor_parallel_size"), setting(view, "pipeline_parallel_size")
     gpus = _whole(tensor) * _whole(pipeline)
-    ranks = {e.rank for e in view.events if e.rank is not None}
-    if tensor is None and len(ranks) > gpus:
+    ranks = [e for e in view.events if e.rank is not None]
+    if tensor is None and any(e.repeats > 1 or re.search("[1-9]", str(e.rank)) for e in ranks):
         return gpus, "several ranks run, and how they share the weights is not in the log"
     return gpus, None
 

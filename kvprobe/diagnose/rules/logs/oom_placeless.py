@@ -20,6 +20,8 @@ _ONE_TENSOR: Final = 0.25
 blocks come in smaller pieces."""
 _BEYOND_BUDGET: Final = 0.03
 _GREEDY: Final = 0.9
+_NO_BUDGET: Final = 0.985
+"""No usual budget lets the allocator have this share of a card; loading knows no budget."""
 _SMALL_STEP: Final = 0.05
 _LITTLE_HELD: Final = 0.1
 _BLOCK_LIMIT: Final = 2**30
@@ -53,6 +55,8 @@ def _of_an_engine(c: OomCase) -> list[LogCandidate]:
             "weights are in place"
         )
         return [oom_starting.too_large(c, "suspected", extra)]
+    if share is not None and used is None and share >= _NO_BUDGET and c.verdict.step == "4":
+        return [oom_starting.too_large(c, "suspected", f"{percent(share)} of the card are allocated")]
     if c.verdict.full and (c.verdict.fragmented or _budget_is_filled(c)):
         return [oom_serving.budget(c, sure="suspected")]
     return []

@@ -198,7 +198,8 @@ def _peak_confidence(c: OomCase) -> Confidence:
     """A large tensor, or weights that leave room, make it the pass; else the weights may leave no room."""
     asked, weights = c.share(c.numbers.requested) or 0.0, c.share(c.weights)
     light = weights is not None and weights < _LIGHT_WEIGHTS
-    if _VISION_NAME.search(str(setting(c.view, "model") or "").lower()):
+    name = str(setting(c.view, "model") or "").lower()
+    if _VISION_NAME.search(name) or setting(c.view, "limit_mm_per_prompt"):
         return "suspected"  # its encoder runs in the same pass
     return "likely" if (c.site.told and asked >= _PEAK_TENSOR) or light else "suspected"
 

@@ -25,15 +25,17 @@ def preempted(view: LogView) -> list[LogCandidate]:
     count = max(counts, default=len(events))
     stats = [e for e in view.all("engine_stats") if (e.get("kv_usage") or 0) >= _HIGH]
     running = [int(r) for e in stats if (r := e.get("running")) is not None]
-    few = bool(running) and max(running) <= _FEW_RUNNING
+    groups = any(e.get("mode") == "SWAP" for e in events)  # of several sequences each
+    few = bool(running) and max(running) <= _FEW_RUNNING and not groups
     at_usage = f", KV usage up to {percent(max(e.get('kv_usage') for e in stats))}" if stats else ""
-    with_running = f" with {min(running)} to {max(running)} requests running" if running else ""
+    span = dict.fromkeys((min(running), max(running))) if running else {}
+    with_running = f" with {' to '.join(map(str, span))} requests running" if running else ""
     pool = view.last("pool_size")
     return [
         candidate(
             "logical_kv_too_large" if few else "kv_pool_pressure",
-            "certain" if stats else "likely",
-            f"{whole(count)} preemptions (the counter in the line; one line stands for up to "
+            "certain" if stats and not few else "likely",
+            f"{whole(count)} preemption{'s' * (count != 1)} (the counter in the line; one line stands for up to "
             f"50){at_usage}{with_running}: "
             "requests lose their blocks and are computed again.",
             [

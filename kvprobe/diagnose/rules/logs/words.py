@@ -108,6 +108,6 @@ def pool_in_place(view: LogView) -> bool:
     left += [e.get("bytes") for e in view.all("available_kv") if e.get("bytes") is not None]
     if left:
         total = told(view, "total", "budget") or 0
-        return min(left) >= max(_AMPLE_BYTES, _AMPLE_SHARE * total)
+        return float(min(left)) >= max(_AMPLE_BYTES, _AMPLE_SHARE * total)
     slots = any(e.engine == "llama.cpp" and e.get("max_num_seqs") is not None for e in view.all("config"))
     return bool(pools) or slots

@@ -52,7 +52,7 @@ _ROWS = (
     signature(
         "refused",
         "exceed session_len",
-        r"(?P<asked__tokens>\d+)\)? .{0,30}exceed session_len ?\(?(?P<limit__tokens>\d+)",
+        r"(?P<asked__tokens>\d{1,12})\)? .{0,30}exceed session_len ?\(?(?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
     ),

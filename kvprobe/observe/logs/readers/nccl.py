@@ -43,6 +43,19 @@ _ROWS = (
         what="system error (network, peer access)",
     ),
     signature("nccl_other", "ncclInvalidUsage", r"ncclInvalidUsage", what="invalid usage"),
+    signature(
+        "nccl_other",
+        "NCCL error: invalid",
+        r"NCCL error: invalid (?:usage|argument)",
+        what="invalid usage",
+    ),
+    signature(
+        "nccl_other",
+        "NCCL WARN Cuda failure",
+        r"NCCL WARN Cuda failure ?\d* '(?:operation not supported|peer access|no kernel image|invalid device|"
+        r"system not yet initialized|driver version|CUDA driver version)",
+        what="something the device or the driver does not support",
+    ),
     signature("nccl_other", "ncclRemoteError", r"ncclRemoteError", what="a peer went away"),
 )
 

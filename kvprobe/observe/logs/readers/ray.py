@@ -9,7 +9,7 @@ _ROWS = (
     signature(
         "killed",
         "killed due to memory pressure",
-        r"(?P<workers__count>\d+) Workers? \(tasks / actors\) killed due to memory pressure",
+        r"(?P<workers__count>\d{1,9}) Workers? \(tasks / actors\) killed due to memory pressure",
         how="ray",
     ),
     signature(

@@ -78,15 +78,20 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Python.h: No such file", r"Python\.h: No such file", _COMPILER),
     ("ptxas fatal", r"ptxas fatal", _COMPILER),
 )
+_BY_SIGNAL: Final = (
+    r"(?:[Ss]ignals?[:.]? ?|[Cc]aught |[Rr]eceived |exit code:? -?\d{1,3} \(|-\d{1,2} \(|\*\*\* )"
+)
+"""A signal that came; a list of what may have happened ("due to SIGSEGV or …") is none."""
 _SIGNALS: Final = (
     ("llegal instruction", r"(?:signal: |Fatal Python error: |^\s*)[Ii]llegal instruction\b", "SIGILL"),
-    ("SIGILL", r"\bSIGILL\b", "SIGILL"),
+    ("SIGILL", rf"{_BY_SIGNAL}SIGILL\b", "SIGILL"),
     (
         "egmentation fault",
-        r"(?:signal: |Fatal Python error: |[Cc]aught signal 11 \(|line \d+: +\d+ |^\s*)[Ss]egmentation fault\b",
+        r"(?:signal: |Fatal Python error: |[Cc]aught signal 11 \(|line \d{1,6}: {1,4}\d{1,9} |^\s*)"
+        r"[Ss]egmentation fault\b",
         "SIGSEGV",
     ),
-    ("SIGSEGV", r"\bSIGSEGV\b", "SIGSEGV"),
+    ("SIGSEGV", rf"{_BY_SIGNAL}SIGSEGV\b", "SIGSEGV"),
 )
 
 

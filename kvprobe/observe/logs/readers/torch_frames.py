@@ -25,6 +25,7 @@ _FRAME: Final = re.compile(
     r"│ {0,3}(?P<boxed>/[\w./@~-]{1,300}\.py):\d{1,7} in )"
     r"(?P<name>\w{1,120})"
 )
+_PATH_HEAD: Final = re.compile(r'File "([^"]{1,300})$')
 _MOST_IN_A_LINE = 64
 _VISION: Final = re.compile(
     r"(?:/(?:clip|siglip\w*|siglip2navit|intern_?vit|pixtral|moonvit|vision|visual|vit|idefics2_vision_model|mllama_vision|"
@@ -93,13 +94,21 @@ def _read(line: Line, around: Around) -> list[Event]:
         return [event_of(line, "frame", {"function": Value(source[1]), "site": Value(s)}) for s in sites]
     events: list[Event] = []
     for found in islice(_FRAME.finditer(text), _MOST_IN_A_LINE):
-        events += _events(line, found)
+        head = _broken_off(around) if found.start() == 0 and text[:1] != "F" else ""
+        events += _events(line, found, head)
     return events
 
 
-def _events(line: Line, found: re.Match[str]) -> list[Event]:
+def _broken_off(around: Around) -> str:
+    """The first part of a path that a terminal broke: the end of the line before."""
+    above = around.before(1)
+    found = _PATH_HEAD.search(above[0].text) if above else None
+    return found[1] if found else ""
+
+
+def _events(line: Line, found: re.Match[str], head: str = "") -> list[Event]:
     """What one frame tells; collectors put a whole traceback into one line, so a line may hold several."""
-    file = found["file"] or found["boxed"] or ""
+    file = head + (found["file"] or found["boxed"] or "")
     engine = next((name for part, name in _ENGINES if part in file), None)
     values = {"function": Value(found["name"]), "file": Value(file)}
     library = next((name for part, name in _LIBRARIES if part in file), None)
@@ -117,6 +126,8 @@ def _sites(name: str, file: str) -> list[str]:
         sites.append("workspace")
     if _WARM_UP_FILE.search(file) and name not in ("__init__", "wrapper"):
         sites.append("sampler_warmup")
+    if name == "start" and file.endswith("/engine/multiprocessing/engine.py"):
+        sites.append("serve")  # V0's engine process: it is built before
     if "/sample/" in file and not sites:
         sites.append("sampling")
     if _VISION.search(file) and (name == "forward" or name.startswith("vit_")):

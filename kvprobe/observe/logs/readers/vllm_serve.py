@@ -56,7 +56,7 @@ _ROWS: Final = (
         "is preempted by PreemptionMode",
         r"preempted by PreemptionMode\.(?P<mode>RECOMPUTE|SWAP) mode because there is not enough KV "
         r"cache space(?![^=]"
-        r"{0,400}total_)",
+        r"{0,400}total_\w{1,40}=\d)",
         phase="serve",
     ),
     signature(
