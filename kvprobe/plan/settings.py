@@ -186,6 +186,7 @@ def requests_of(settings: Settings, specs: list[ModelSpec]) -> tuple[list[PlanRe
         "running": running,
     }
     claim = read.size("claim")
+    read.problems += _prefix_problems(lengths, read.count("shared_prefix", 0) or 0)
     if read.problems:
         raise UsageError(*read.problems)
     return [PlanRequest(spec=spec, **common) for spec in specs], claim  # type: ignore[arg-type]
@@ -273,6 +274,17 @@ def _switch(read: _Reader) -> bool | None:
         return value
     found = read.word("prefix_caching", ("on", "off"))
     return None if found is None else found == "on"
+
+
+def _prefix_problems(lengths: Lengths | None, prefix_tokens: int) -> list[Problem]:
+    """A prefix that most requests are too short to have is a slip: lengths were given without it."""
+    if lengths is None or not prefix_tokens or lengths.p50_tokens > prefix_tokens:
+        return []
+    message = (
+        f"--shared-prefix is {prefix_tokens:,} tokens, but half of the requests have "
+        f"{lengths.p50_tokens:,} or fewer in all"
+    )
+    return [Problem("contradiction", message, "give --lengths with the prefix counted in: prompt + answer")]
 
 
 def _lengths(read: _Reader) -> Lengths | None:

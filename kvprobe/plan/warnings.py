@@ -28,6 +28,7 @@ def warnings_of(solution: Solution, claim: ByteRange | None = None) -> tuple[Pla
         _cache_format,
         _utilisation,
         _context,
+        _shorter_than_the_prefix,
         _splits,
         _shared_k_v,
         _fitting,
@@ -151,6 +152,21 @@ def _context(solution: Solution) -> Iterator[PlanWarning]:
             ),
             fix="raise --max-model-len where the model allows it, or shorten prompts",
         )
+
+
+def _shorter_than_the_prefix(solution: Solution) -> Iterator[PlanWarning]:
+    prefix, lengths = solution.request.shared_prefix_tokens, solution.request.lengths
+    if lengths is None or not prefix or lengths.tokens[0] > prefix:
+        return
+    under = sum(w for t, w in zip(lengths.tokens, lengths.weights, strict=True) if t <= prefix)
+    yield PlanWarning(
+        code="shorter_than_prefix",
+        text=(
+            f"{percent(under)} of requests are no longer than the shared prefix of {whole(prefix)} tokens; "
+            "they are counted as holding next to nothing of their own"
+        ),
+        fix="give --lengths with the prefix counted in: prompt + answer",
+    )
 
 
 def _splits(solution: Solution) -> Iterator[PlanWarning]:

@@ -305,3 +305,12 @@ def test_what_ifs_of_a_hybrid_by_hand() -> None:
     halved = 16 * -(-state // (8 * attention))
     fewer = 20 * GIB // (5 * halved * attention)
     assert rows["kv_fp8"]["p50"] == (fewer - 1) // 4
+
+
+def test_a_prefix_that_most_requests_are_too_short_for_is_a_slip() -> None:
+    """The lengths count prompt and answer, the prefix with them."""
+    with pytest.raises(UsageError) as caught:
+        plan(LLAMA_8B, available_kv="8GiB", lengths="p50=1000,p95=8000,max=32000", shared_prefix=2048)
+    assert "half of the requests have 1,000 or fewer" in caught.value.problems[0].message
+    document = plan(LLAMA_8B, available_kv="8GiB", lengths="p50=3000,p95=8000,max=32000", shared_prefix=2048)
+    assert "shorter_than_prefix" in {w["code"] for w in document["warnings"]}

@@ -35,8 +35,8 @@ def preempted(view: LogView) -> list[LogCandidate]:
         candidate(
             "logical_kv_too_large" if few else "kv_pool_pressure",
             "certain" if stats and not few else "likely",
-            f"{whole(count)} preemption{'s' * (count != 1)} (the counter in the line; one line stands for up to "
-            f"50){at_usage}{with_running}: "
+            f"{whole(count)} preemption{'s' * (count != 1)} (the counter in the line; one line stands for "
+            f"up to 50){at_usage}{with_running}: "
             "requests lose their blocks and are computed again.",
             [
                 cite(events[-1]),
