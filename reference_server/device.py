@@ -51,8 +51,15 @@ class DeviceMemory(Protocol):
     def others(self) -> int:
         """Held by other processes."""
 
+    @property
+    def allocated(self) -> int:
+        """Of what this process holds, in use by tensors and buffers."""
+
     def take(self, size: int) -> None:
         """Account for a buffer that is about to be allocated; raises `OutOfDeviceMemory`."""
+
+    def keeping(self, share: float, size: int) -> contextlib.AbstractContextManager[None]:
+        """Inside, nothing gets the last `size` bytes of this process's share of the device."""
 
     def give(self, size: int) -> None:
         """A buffer that was taken is free again."""
@@ -75,10 +82,23 @@ class CpuMemory:
         self.own = 0
         self.others = 0
         self.phase = "load"
+        self._kept = 0
 
     @property
     def free(self) -> int:
-        return max(self.total - self.own - self.others, 0)
+        return max(min(self.total - self.own - self.others, self.total - self._kept - self.own), 0)
+
+    @property
+    def allocated(self) -> int:
+        return self.own
+
+    @contextlib.contextmanager
+    def keeping(self, share: float, size: int) -> Iterator[None]:
+        self._kept = self.total - int(self.total * share) + size
+        try:
+            yield
+        finally:
+            self._kept = 0
 
     def take(self, size: int) -> None:
         if size > self.free:

@@ -45,6 +45,12 @@ class EngineState:
         return self.usage.largest_free_blocks * self.block_bytes
 
     @property
+    def backed_bytes(self) -> int:
+        """Of the pool's bytes, those allocated on the device now, the null block among them."""
+        backed = self.usage.blocks_backed
+        return self.pool_bytes if backed is None else (backed + 1) * self.block_bytes
+
+    @property
     def bandwidth_bytes_per_s(self) -> float:
         """Bytes read a second of forward passes."""
         return self.bytes_read / self.busy_s if self.busy_s else 0.0

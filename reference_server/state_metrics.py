@@ -34,6 +34,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ("kv_swap_blocks_total", "KV blocks that host memory may hold.", lambda s: s.swap.blocks_total),
     ("kv_bytes_per_token", "K, V and scales of a token, all layers.", lambda s: s.bytes_per_token),
     ("kv_pool_bytes", "The K and V tensors, null block included.", lambda s: s.pool_bytes),
+    ("kv_backed_bytes", "Of the pool, allocated on the device now.", lambda s: s.backed_bytes),
     ("kv_used_bytes", "Held by requests.", lambda s: s.usage.blocks_used * s.block_bytes),
     ("kv_cached_bytes", "Unheld, reusable by a prefix.", lambda s: s.usage.blocks_cached * s.block_bytes),
     ("kv_free_bytes", "Holding nothing.", lambda s: s.usage.blocks_free * s.block_bytes),

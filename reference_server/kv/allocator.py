@@ -37,6 +37,8 @@ class Usage:
     blocks_used: int
     blocks_cached: int
     blocks_free: int
+    blocks_backed: int | None = None
+    """Of all, those whose memory is allocated now; None: all, from the start."""
     blocks_evicted_total: int = 0
     table_blocks: int = 0
     """Entries of all block tables that point to a block."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from reference_server.errors import IntegrityError
 from reference_server.kv.allocator import RANGE_BYTES, Mover, Shortage, Usage, slots
+from reference_server.kv.backed import BackedRegions
 from reference_server.kv.pool import NULL_BLOCK_ID
 from reference_server.kv.regions import RegionList
 from reference_server.sequence import Sequence
@@ -27,9 +28,11 @@ class _Regions:
     name = ""
     block_size = 1
 
-    def __init__(self, num_slots: int, *, joining: bool = True) -> None:
-        """`num_slots` counts the null slot."""
-        self._regions = RegionList(NULL_BLOCK_ID + 1, num_slots - 1, joining=joining)
+    def __init__(
+        self, num_slots: int, *, joining: bool = True, regions: BackedRegions | None = None
+    ) -> None:
+        """`num_slots` counts the null slot. `regions` is a line to take instead of one of so many."""
+        self._regions = regions or RegionList(NULL_BLOCK_ID + 1, num_slots - 1, joining=joining)
         self.last_shortage: Shortage | None = None
         self._failures = self._fragmented = self._moved = 0
 
@@ -66,6 +69,7 @@ class _Regions:
             blocks_used=self._regions.total - self._regions.free,
             blocks_cached=0,
             blocks_free=self._regions.free,
+            blocks_backed=self._regions.backed,
             table_blocks=self._regions.total - self._regions.free,
             stored_tokens=stored,
             tail_slots=tail,
@@ -90,7 +94,7 @@ class _Regions:
         self._regions.check(held)
 
     def _refuse(self, asked: int) -> None:
-        self.last_shortage = Shortage(asked, self._regions.free, self._regions.largest)
+        self.last_shortage = Shortage(asked, *self._regions.available)
         self._failures += 1
         self._fragmented += self.last_shortage.fragmented
 
@@ -100,8 +104,8 @@ class ContiguousAllocator(_Regions):
 
     name = "contiguous"
 
-    def __init__(self, num_slots: int, region_tokens: int) -> None:
-        super().__init__(num_slots)
+    def __init__(self, num_slots: int, region_tokens: int, *, regions: BackedRegions | None = None) -> None:
+        super().__init__(num_slots, regions=regions)
         self._region_tokens = min(region_tokens, self._regions.total)
 
     @property
@@ -125,10 +129,18 @@ class ExactAllocator(_Regions):
 
     name = "contiguous-exact"
 
-    def __init__(self, num_slots: int, quantum: int, move: Mover, *, joining: bool = True) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        quantum: int,
+        move: Mover,
+        *,
+        joining: bool = True,
+        regions: BackedRegions | None = None,
+    ) -> None:
         """`move` copies KV data between slots; a region's size is a multiple of `quantum` tokens
         (but for one that takes the last slots there are)."""
-        super().__init__(num_slots, joining=joining)
+        super().__init__(num_slots, joining=joining, regions=regions)
         self._quantum = quantum
         self._move = move
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from reference_server.errors import IntegrityError
 
@@ -24,6 +25,21 @@ class RegionList:
     def largest(self) -> int:
         """Slots of the largest free region."""
         return max((size for _, size in self._free), default=0)
+
+    @property
+    def regions(self) -> Iterable[tuple[int, int]]:
+        """Start and size of each free region, by address."""
+        return self._free
+
+    @property
+    def backed(self) -> int:
+        """Slots that lie in memory: all."""
+        return self.total
+
+    @property
+    def available(self) -> tuple[int, int]:
+        """Free slots, and those of the largest region."""
+        return self.free, self.largest
 
     @property
     def metadata_bytes(self) -> int:

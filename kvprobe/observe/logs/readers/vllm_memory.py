@@ -132,10 +132,10 @@ _REFUSALS: Final = (
         "len_exceeds_pool",
         "To serve at least one request with the model",
         r"max(?:imum)? seq len \((?P<max_model_len__tokens>\d+)\), \(?(?P<needed__GiB>[\d.]+) ?GiB "
-        r"KV cache is needed, "
+        r"KV c(?:ache is needed, "
         r"which is larger than the available KV cache memory \((?P<available__GiB>-?[\d.]+) ?GiB\)"
         r"(?:[^B]{0,8}Based on the available memory, the estimated maximum model length is "
-        r"(?P<estimate__tokens>\d+))?",
+        r"(?P<estimate__tokens>\d+))?)?",
     ),
     signature(
         "free_below_desired",
