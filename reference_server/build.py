@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from reference_server.attention.select import make_attention
 from reference_server.config import ServerConfig
 from reference_server.core import EngineCore
 from reference_server.device import CpuMemory, OutOfDeviceMemory
+from reference_server.device_segments import make_backed_pool, wants_segments
 from reference_server.errors import ConfigError
 from reference_server.kv.allocator import Allocator
+from reference_server.kv.backed import BackedRegions
 from reference_server.kv.contiguous import ContiguousAllocator, ExactAllocator
 from reference_server.kv.paged import PagedAllocator
 from reference_server.kv.preemption import PreemptionManager, RecomputePreemption
@@ -29,7 +32,7 @@ from reference_server.models.shape import LlamaConfig
 from reference_server.prepare import Prepared, prepare
 from reference_server.runner import ModelRunner
 from reference_server.scheduler import Scheduler
-from reference_server.sizing import count_blocks
+from reference_server.sizing import PoolSize, size_pool
 
 WARM_UP_TOKENS = 512
 EVICT_EARLY_BLOCKS = 4
@@ -49,17 +52,18 @@ def build_core(
     startup_log.server(config)
     startup_log.model(config, model, ready.load_seconds)
     with _as_config_error():
-        num_blocks = count_blocks(ready)
-        attention = _make_pool(ready, num_blocks)
-        allocator = _make_allocator(ready, num_blocks, attention)
+        pool = _make_pool(ready, size_pool(ready))
+        attention = pool.attention
+        allocator = _make_allocator(ready, pool)
         preemption = _make_preemption(ready, allocator, attention)
         core = _make_core(ready, attention, allocator, preemption, metrics)
-    core.state.pool_bytes = attention.cache_bytes
+    pool_bytes = pool.num_blocks * ready.block_bytes
+    core.state.pool_bytes = pool_bytes
     core.state.device = ready.memory
     with _as_config_error():
         _capture(ready, core)
-    metrics.attach(core.state, _cache_config(ready, num_blocks, allocator))
-    startup_log.pool(config, ready, attention.cache_bytes, allocator, preemption)
+    metrics.attach(core.state, _cache_config(ready, pool.num_blocks, allocator))
+    startup_log.pool(config, ready, pool_bytes, allocator, preemption)
     return core
 
 
@@ -81,24 +85,37 @@ def _as_config_error() -> Iterator[None]:
         raise ConfigError(" ".join(str(error).split())) from error
 
 
-def _make_pool(ready: Prepared, num_blocks: int) -> AttentionBackend[Any]:
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The KV memory; `regions` where it is allocated region by region, None where it is all there."""
+
+    attention: AttentionBackend[Any]
+    num_blocks: int
+    regions: BackedRegions | None = None
+
+
+def _make_pool(ready: Prepared, size: PoolSize) -> _Pool:
     config = ready.config
-    size = num_blocks * ready.block_bytes
-    if ready.memory is not None:
-        ready.memory.take(size)
+    num_bytes = size.num_blocks * ready.block_bytes
+    factor = ailments.KV_SCALE_FACTOR if "bad-kv-scales" in config.ailments else 1.0
     try:
-        factor = ailments.KV_SCALE_FACTOR if "bad-kv-scales" in config.ailments else 1.0
-        return make_attention(config, ready.model.config, num_blocks, scale_factor=factor)
+        if wants_segments(ready):
+            backed = make_backed_pool(ready, size.num_blocks, size.activation_peak, scale_factor=factor)
+            return _Pool(backed.attention, backed.num_blocks, backed.regions)
+        if ready.memory is not None:
+            ready.memory.take(num_bytes)
+        attention = make_attention(config, ready.model.config, size.num_blocks, scale_factor=factor)
+        return _Pool(attention, size.num_blocks)
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" not in str(error):
             raise
         raise ConfigError(
-            f"the host has no {size} B for the KV pool; give a smaller --kv-memory or --device-memory"
+            f"the host has no {num_bytes} B for the KV pool; give a smaller --kv-memory or --device-memory"
         ) from error
 
 
-def _make_allocator(ready: Prepared, num_blocks: int, attention: AttentionBackend[Any]) -> Allocator:
-    config, shape = ready.config, ready.model.config
+def _make_allocator(ready: Prepared, pool: _Pool) -> Allocator:
+    config, shape, num_blocks = ready.config, ready.model.config, pool.num_blocks
     most_cached = EVICT_EARLY_BLOCKS if "evict-early" in config.ailments else None
     if len(shape.groups) > 1:
         if config.allocator != "paged":
@@ -113,13 +130,14 @@ def _make_allocator(ready: Prepared, num_blocks: int, attention: AttentionBacken
             num_blocks, config.block_size, windows, chunk_tokens=config.max_num_batched_tokens
         )
     if config.allocator == "contiguous":
-        return ContiguousAllocator(num_blocks, config.max_model_len)
+        return ContiguousAllocator(num_blocks, config.max_model_len, regions=pool.regions)
     if config.allocator == "contiguous-exact":
         return ExactAllocator(
             num_blocks,
             config.block_size,
-            attention.store.copy_blocks,
+            pool.attention.store.copy_blocks,
             joining="fragmented" not in config.ailments,
+            regions=pool.regions,
         )
     if config.allocator == "paged-reserve":
         return ReservingAllocator(

@@ -58,8 +58,11 @@ class DeviceMemory(Protocol):
     def take(self, size: int) -> None:
         """Account for a buffer that is about to be allocated; raises `OutOfDeviceMemory`."""
 
-    def keeping(self, share: float, size: int) -> contextlib.AbstractContextManager[None]:
-        """Inside, nothing gets the last `size` bytes of this process's share of the device."""
+    def room(self, share: float, keep: int) -> int:
+        """What could still be allocated of this share of the device, less `keep` bytes."""
+
+    def keeping(self, share: float, keep: int) -> contextlib.AbstractContextManager[None]:
+        """Inside, an allocation beyond `room(share, keep)` fails."""
 
     def give(self, size: int) -> None:
         """A buffer that was taken is free again."""
@@ -82,23 +85,27 @@ class CpuMemory:
         self.own = 0
         self.others = 0
         self.phase = "load"
-        self._kept = 0
+        self._share, self._kept = 1.0, 0
 
     @property
     def free(self) -> int:
-        return max(min(self.total - self.own - self.others, self.total - self._kept - self.own), 0)
+        return self.room(self._share, self._kept)
 
     @property
     def allocated(self) -> int:
         return self.own
 
+    def room(self, share: float, keep: int) -> int:
+        ours = min(self.total - self.others, int(self.total * share))
+        return max(ours - self.own - keep, 0)
+
     @contextlib.contextmanager
-    def keeping(self, share: float, size: int) -> Iterator[None]:
-        self._kept = self.total - int(self.total * share) + size
+    def keeping(self, share: float, keep: int) -> Iterator[None]:
+        self._share, self._kept = share, keep
         try:
             yield
         finally:
-            self._kept = 0
+            self._share, self._kept = 1.0, 0
 
     def take(self, size: int) -> None:
         if size > self.free:
@@ -187,6 +194,25 @@ class CudaMemory:
     @property
     def others(self) -> int:
         return self.total - self.free - self.own
+
+    @property
+    def allocated(self) -> int:
+        return int(torch.cuda.memory_allocated())
+
+    def room(self, share: float, keep: int) -> int:
+        cached = self.own - self.allocated
+        ours = min(self.free + cached, int(self.total * share) - self.allocated)
+        return max(ours - keep, 0)
+
+    @contextlib.contextmanager
+    def keeping(self, share: float, keep: int) -> Iterator[None]:
+        """What is kept is allocated meanwhile, so that nobody else gets it; torch then has it cached."""
+        torch.cuda.set_per_process_memory_fraction(share)
+        kept = torch.empty(keep, dtype=torch.uint8, device="cuda")
+        try:
+            yield
+        finally:
+            del kept
 
     def take(self, size: int) -> None:
         """The driver keeps the books."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from reference_server import ailments, startup_log
 from reference_server.attention.select import make_attention
@@ -14,14 +14,22 @@ from reference_server.prepare import Prepared
 from reference_server.runner import ModelRunner
 
 
-def count_blocks(ready: Prepared) -> int:
-    """Blocks of the pool, the null block among them."""
-    config = ready.config
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """`num_blocks` counts the null block; the peak is that of forward passes, in bytes, where measured."""
+
+    num_blocks: int
+    activation_peak: int = 0
+
+
+def size_pool(ready: Prepared) -> PoolSize:
+    """As many blocks as are asked for, or as fit."""
+    config, peak = ready.config, 0
     if config.pool_from_device:
         budget = _measure_budget(ready)
         startup_log.budget(budget)
         budget.refuse_nothing_left()
-        size, option = budget.left_for_kv, "the KV pool"
+        size, option, peak = budget.left_for_kv, "the KV pool", budget.activation_peak
     else:
         size, option = config.kv_memory_bytes, "--kv-memory"
     size = ailments.pool_bytes(config, ready.bytes_per_token, size)
@@ -31,7 +39,7 @@ def count_blocks(ready: Prepared) -> int:
             f"{option} is too small: {size} B hold {num_blocks} blocks of {ready.block_bytes} B; "
             "the null block and at least one more are needed"
         )
-    return num_blocks
+    return PoolSize(num_blocks, peak)
 
 
 def _measure_budget(ready: Prepared) -> Budget:

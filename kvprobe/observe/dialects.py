@@ -121,7 +121,7 @@ _REFERENCE_EXTRAS = (
             # pool = used + cached + free + null block; used = stored + tail + reserved - shared.
             *("kv_pool_bytes", "kv_used_bytes", "kv_cached_bytes", "kv_free_bytes", "kv_null_block_bytes"),
             *("kv_stored_bytes", "kv_shared_bytes", "kv_tail_empty_bytes", "kv_reserved_empty_bytes"),
-            *("kv_cached_unreachable_bytes", "kv_block_table_bytes", "kv_swapped_blocks"),
+            *("kv_cached_unreachable_bytes", "kv_block_table_bytes", "kv_swapped_blocks", "kv_backed_bytes"),
             *("device_memory_total_bytes", "device_memory_free_bytes", "device_memory_own_bytes"),
         )
     ),

@@ -113,7 +113,9 @@ class SegmentedStore(KVStore):
 
     def _write_blocks(self, ids: torch.Tensor, contents: tuple[torch.Tensor, ...]) -> None:
         for part in self._split(ids, 1):
-            KVStore._write_blocks(part.store, part.rows, tuple(content[:, part.picks] for content in contents))
+            KVStore._write_blocks(
+                part.store, part.rows, tuple(content[:, part.picks] for content in contents)
+            )
 
     def _split(self, rows: torch.Tensor, rows_a_block: int) -> list[_Part]:
         """By segment. All layers of a step ask for the same rows, so the last answer is kept."""

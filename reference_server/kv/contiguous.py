@@ -28,9 +28,7 @@ class _Regions:
     name = ""
     block_size = 1
 
-    def __init__(
-        self, num_slots: int, *, joining: bool = True, regions: BackedRegions | None = None
-    ) -> None:
+    def __init__(self, num_slots: int, *, joining: bool = True, regions: BackedRegions | None = None) -> None:
         """`num_slots` counts the null slot. `regions` is a line to take instead of one of so many."""
         self._regions = regions or RegionList(NULL_BLOCK_ID + 1, num_slots - 1, joining=joining)
         self.last_shortage: Shortage | None = None

@@ -270,3 +270,11 @@ def test_more_than_any_budget_allows_is_weights_where_no_budget_is_told() -> Non
     answer = diagnose(f"{mark}{line}\n")
     assert answer.primary == "weights_plus_fixed_too_large"
     assert answer.findings[0].confidence == "suspected"
+
+
+def test_a_refused_context_whose_line_is_cut_off() -> None:
+    answer = diagnose(
+        "ValueError: To serve at least one request with the models's max seq len (98304), (7.50 GiB KV cach\n"
+    )
+    assert answer.primary == "max_model_len_exceeds_pool"
+    assert "7.50 GiB" in answer.findings[0].why

@@ -112,6 +112,10 @@ def _per_token(view: LogView) -> int | None:
 def _in_bytes(event: Event) -> tuple[str, list[str]]:
     longest, needed, available = event.get("max_model_len"), event.get("needed"), event.get("available")
     estimate = event.get("estimate")
+    fp8 = "`--kv-cache-dtype fp8`: halves what a token needs (check the output's quality)"
+    if available is None:  # the line is cut off
+        why = f"One request of {whole(longest)} tokens needs {size(needed)} of cache, more than is available."
+        return why, ["a lower `--max-model-len`: what it needs falls in proportion", fp8]
     why = (
         f"One request of {whole(longest)} tokens needs {size(needed)} of cache and {size(available)} "
         "are available: "
@@ -128,7 +132,7 @@ def _in_bytes(event: Event) -> tuple[str, list[str]]:
         f"{size(needed - available)} more for the cache: a higher `--gpu-memory-utilization` where "
         "the card has room, "
         "smaller weights, or more GPUs",
-        "`--kv-cache-dtype fp8`: halves what a token needs (check the output's quality)",
+        fp8,
     ]
 
 
