@@ -73,6 +73,8 @@ class Answer:
             await asyncio.wait({writing, watching}, return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
                 writing.result()
+            else:
+                log.info("gave %s up: the client went away", self._sequence.request_id)
         except TimeoutError:
             log.warning(
                 "gave %s up: the client took nothing for %g s", self._sequence.request_id, self._write_seconds

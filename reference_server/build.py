@@ -35,8 +35,8 @@ from reference_server.scheduler import Scheduler
 from reference_server.sizing import PoolSize, size_pool
 
 WARM_UP_TOKENS = 512
-EVICT_EARLY_BLOCKS = 4
-"""Cached blocks that the ailment `evict-early` leaves."""
+EVICT_EARLY_BLOCKS = 1
+"""Cached blocks that the ailment `evict-early` leaves: fewer than any prefix worth its reuse."""
 
 
 def build_core(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,7 @@ from typing import Any, NoReturn
 
 from reference_server.ailments import NAMES, afflict
 from reference_server.errors import ConfigError
-
-SIZE_UNITS = {
-    "B": 1,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-    "KIB": 1024,
-    "MIB": 1024**2,
-    "GIB": 1024**3,
-    "TIB": 1024**4,
-}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z]+)")
+from reference_server.option_values import block_size, host, parse_size, seconds, utilisation, whole
 
 ALLOCATORS = ("paged", "paged-reserve", "contiguous", "contiguous-exact")
 KV_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8", "int8")
@@ -102,15 +89,6 @@ def default_threads() -> int:
     return max(1, cpus - 1)
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `256MiB`, `1.5GB`, `4096B`. A unit is required: GiB and GB are two things."""
-    match = _SIZE.fullmatch(text.strip())
-    factor = SIZE_UNITS.get(match[2].upper()) if match else None
-    if match is None or factor is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number and a unit, as 256MiB or 1GB")
-    return int(float(match[1]) * factor)
-
-
 def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
     """Raise `ConfigError` with one line for anything that cannot be served."""
     options = vars(_parser().parse_args(arguments))
@@ -171,47 +149,11 @@ def refuse_open_host(host: str, address: str, api_key: str | None) -> None:
     )
 
 
-def _host(text: str) -> str:
-    """An address or a name; an IPv6 address also in the brackets that a URL has."""
-    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if not host:
-        raise argparse.ArgumentTypeError("an address or a name is needed, as 127.0.0.1")
-    return host
-
-
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing usage: errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"\d{1,12}", text) or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def _utilisation(text: str) -> float:
-    if not re.fullmatch(r"\d?\.?\d{1,6}", text) or not 0 < float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no fraction above 0, up to 1")
-    return float(text)
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,6}(?:\.\d{1,3})?s?", text) or float(text.rstrip("s")) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return float(text.rstrip("s"))
-
-
-def _block_size(text: str) -> int:
-    size = _whole(1, 512)(text)
-    if size & (size - 1):
-        raise argparse.ArgumentTypeError(f"{size} is no power of two")
-    return size
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -248,13 +190,13 @@ def _add_engine(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfi
     add(
         "--block-size",
         "tokens a block, or by which a region grows",
-        type=_block_size,
+        type=block_size,
         metavar="TOKENS",
     )
     _add_memory(parser)
     parser.add_argument(
         "--gpu-memory-utilization",
-        type=_utilisation,
+        type=utilisation,
         metavar="U",
         help="share of the device's memory to use, with --device-memory or CUDA "
         f"(default: {defaults.gpu_memory_utilization})",
@@ -263,19 +205,19 @@ def _add_engine(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfi
     parser.add_argument(
         "--no-prefix-caching", dest="prefix_caching", action="store_false", help="never reuse prefixes"
     )
-    add("--max-num-seqs", "most sequences in a step", type=_whole(1, 4096), metavar="N")
-    add("--max-num-batched-tokens", "most tokens in a step", type=_whole(1, 65536), metavar="N")
+    add("--max-num-seqs", "most sequences in a step", type=whole(1, 4096), metavar="N")
+    add("--max-num-batched-tokens", "most tokens in a step", type=whole(1, 65536), metavar="N")
     parser.add_argument(
         "--max-model-len",
-        type=_whole(2, 1_048_576),
+        type=whole(2, 1_048_576),
         metavar="TOKENS",
         help=f"longest prompt and output together (default: {defaults.max_model_len} or the model's)",
     )
     add("--preemption", "what a sequence does that gives its memory up", choices=PREEMPTIONS)
     add("--device", "where to compute", choices=DEVICES)
     add("--attention", "which kernel reads the cache", choices=ATTENTIONS)
-    add("--threads", "CPU threads of the matrix products", type=_whole(1, 1024), metavar="N")
-    add("--seed", "seed of the weights", type=_whole(0, 2**31 - 1), metavar="N")
+    add("--threads", "CPU threads of the matrix products", type=whole(1, 1024), metavar="N")
+    add("--seed", "seed of the weights", type=whole(0, 2**31 - 1), metavar="N")
     parser.add_argument(
         "--ailment",
         dest="ailments",
@@ -289,20 +231,20 @@ def _add_engine(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfi
 
 def _add_service(parser: argparse.ArgumentParser, add: Add, defaults: ServerConfig) -> None:
     """Address, key, process and limits."""
-    add("--host", "address to bind", type=_host)
-    add("--port", "0 takes a free one", type=_whole(0, MAX_PORT), metavar="PORT")
+    add("--host", "address to bind", type=host)
+    add("--port", "0 takes a free one", type=whole(0, MAX_PORT), metavar="PORT")
     parser.add_argument(
         "--api-key-env", metavar="VAR", help="environment variable that holds the key clients must send"
     )
     add("--vllm-metric-names", "also export vLLM's metric names", action="store_true")
     add("--stop-with-parent", "stop when stdin ends", action="store_true")
-    add("--nice", "lower the process's priority by so much", type=_whole(0, 19), metavar="N")
+    add("--nice", "lower the process's priority by so much", type=whole(0, 19), metavar="N")
     add("--log-level", "what to log on stderr", choices=LOG_LEVELS)
-    add("--max-streams", "most requests open at once; more get 429", type=_whole(1, 65536), metavar="N")
+    add("--max-streams", "most requests open at once; more get 429", type=whole(1, 65536), metavar="N")
     parser.add_argument(
         "--request-deadline",
         dest="request_deadline_s",
-        type=_seconds,
+        type=seconds,
         default=defaults.request_deadline_s,
         metavar="SECONDS",
         help=f"most time from arrival to last token (default: {defaults.request_deadline_s:g})",

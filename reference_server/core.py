@@ -107,7 +107,11 @@ class EngineCore:
         self._publish_state()
         if self._check_integrity:
             self.check()
+        self._after_step(outputs)
         return outputs
+
+    def _after_step(self, outputs: list[Output]) -> None:
+        """Nothing; a place for the faults of `sick.py`, outside of what a traceback of `step` shows."""
 
     def housekeeping(self) -> None:
         """The periodic log line; when idle, the integrity check too."""

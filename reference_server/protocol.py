@@ -95,7 +95,8 @@ class ChatRequest(GenerationRequest, kw_only=True):
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
-        return encode_messages(self.messages, tokenizer, add_generation_prompt=True)
+        tokens = encode_messages(self.messages, tokenizer, add_generation_prompt=True)
+        return _not_empty(tokens, "messages")
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -110,17 +111,15 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     def encode(self, tokenizer: Tokenizer) -> list[int]:
         prompt = self.prompt
         if isinstance(prompt, str):
-            return tokenizer.encode(prompt)
+            return _not_empty(tokenizer.encode(prompt), "prompt")
         if len(prompt) == 1 and isinstance(prompt[0], str):
-            return tokenizer.encode(prompt[0])
+            return _not_empty(tokenizer.encode(prompt[0]), "prompt")
         ids = [item for item in prompt if isinstance(item, int)]
         if len(ids) != len(prompt):
             raise RequestError(400, "only one prompt a request is supported", param="prompt")
-        if not ids:
-            raise RequestError(400, "the prompt is empty", param="prompt")
         if not all(0 <= token < tokenizer.vocabulary_size for token in ids):
             raise RequestError(400, "the prompt has token ids outside the vocabulary", param="prompt")
-        return ids
+        return _not_empty(ids, "prompt")
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -145,6 +144,13 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
+
+
+def _not_empty(tokens: list[int], param: str) -> list[int]:
+    """Not every tokenizer puts a mark before a text, and of no token nothing can follow."""
+    if not tokens:
+        raise RequestError(400, "the prompt is empty", param=param)
+    return tokens
 
 
 def encode_messages(

@@ -74,14 +74,12 @@ class SickCore(EngineCore):
         yield from super().holders()
         yield from self._lost
 
-    def step(self) -> list[Output]:
-        outputs = super().step()
+    def _after_step(self, outputs: list[Output]) -> None:
         self._generated += sum(event.token is not None for _, event in outputs)
         if "die-silently" in self._ailments and self._generated >= LIFE_TOKENS:
             os.kill(os.getpid(), signal.SIGKILL)
         if "noisy-neighbour" in self._ailments and self._generated >= LONELY_TOKENS:
             self._let_neighbour_in()
-        return outputs
 
     def _let_neighbour_in(self) -> None:
         if isinstance(self._memory, CpuMemory):

@@ -10,6 +10,8 @@ from reference_server.state import EngineState
 log = logging.getLogger(__name__)
 
 MIB = 1024**2
+IDLE_LINES = 2
+"""After the last line with work in it: they show what is still held when nothing runs."""
 
 
 class StatsLine:
@@ -18,6 +20,7 @@ class StatsLine:
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._failures_seen = self._failures_total = 0
+        self._idle_lines = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -29,6 +32,7 @@ class StatsLine:
     def computed(self, tokens: int) -> None:
         self._computed += tokens
         self._busy = True
+        self._idle_lines = IDLE_LINES
 
     def generated(self, tokens: int) -> None:
         self._generated += tokens
@@ -47,8 +51,8 @@ class StatsLine:
         self._failures_total = failures_total
 
     def due(self, interval_s: float) -> bool:
-        """Whether something happened and the last line is old enough. Silence is not logged."""
-        if not self._busy:
+        """Whether something happened and the last line is old enough. Long silence is not logged."""
+        if not self._busy and not self._idle_lines:
             self._since = max(self._since, time.monotonic() - interval_s)
             return False
         return time.monotonic() - self._since >= interval_s
@@ -82,4 +86,5 @@ class StatsLine:
             self._failures_total - self._failures_seen,
         )
         self._since = now
+        self._idle_lines -= not self._busy
         self._reset()

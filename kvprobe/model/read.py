@@ -18,6 +18,7 @@ from kvprobe.model.fields import MAX_TOKENS, Fields
 from kvprobe.model.language_part import find_language_part
 from kvprobe.model.quantised import kv_cache_scheme, quantization_name
 from kvprobe.model.spec import ModelSpec
+from kvprobe.model.weight_estimate import estimate_weights
 
 _SHOWN_PATH_CHARS = 200
 _DTYPES = {
@@ -124,7 +125,7 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str) -
             "give --kv-dtype to be sure"
         )
     outer = fields if not part.multimodal else Fields(config, source=source, assumptions=fields.assumptions)
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         architecture=architecture_of(config) or part.model_type,
         family=part.model_type,
@@ -144,6 +145,14 @@ def model_from_config(config: Mapping[str, object], *, name: str, source: str) -
         verified=bool(part.family.checked),
         assumptions=tuple(fields.assumptions),
         raw=dict(fields.data),
+    )
+    weights = estimate_weights(spec, config)
+    return replace(
+        spec,
+        parameters=weights.parameters,
+        weight_bytes_range=weights.bytes_range,
+        weight_note=weights.note,
+        assumptions=(*spec.assumptions, *weights.assumptions),
     )
 
 

@@ -130,7 +130,8 @@ class ModelSpec:
     that cross attention keeps. `dtype` is the model's (`bfloat16`, `float16`, `float32`).
     `verified` says whether the family's reading was checked against a published configuration and a
     published number. `parameters` is null where only a config was given and the family's count is
-    not implemented.
+    not implemented. `weight_bytes` is what files hold; `weight_bytes_range` is counted from a configuration
+    alone (both ends alike where nothing is open); `weight_note` says how, or why there is no count.
     """
 
     name: str
@@ -148,6 +149,8 @@ class ModelSpec:
     affine: Affine | None = None
     weight_bytes: int | None = None
     weight_bytes_source: str | None = None
+    weight_bytes_range: tuple[int, int] | None = None
+    weight_note: str | None = None
     parameters: int | None = None
     quantization: str | None = None
     multimodal: bool = False

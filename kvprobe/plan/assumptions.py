@@ -24,7 +24,7 @@ def assumptions_of(solution: Solution) -> list[str]:
             f"the first {whole(request.shared_prefix_tokens)} tokens of every request are the "
             "same and stay cached"
         )
-    if request.ranks > 1 and request.weights is None and spec.weight_bytes is not None:
+    if request.ranks > 1 and request.weights is None and solution.budget.weights.value is not None:
         found.append(f"weights are split evenly over {request.ranks} GPUs")
     if request.options.pp > 1:
         found.append(f"the cache of pipeline stage {solution.cost.stage} is shown: the costliest one")

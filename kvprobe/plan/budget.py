@@ -197,14 +197,13 @@ class _Terms:
             source = spec.weight_bytes_source or "file headers"
             size = ByteRange.of(-(-spec.weight_bytes // r.ranks))
             return Term(value=size, source="measured", note=f"{source}{split}")
-        if spec.parameters is not None and spec.quantization is None:
-            from kvprobe.model.dtypes import element_bytes
-
-            size = ByteRange.of(-(-spec.parameters * element_bytes(spec.dtype) // r.ranks))
-            return Term(
-                value=size, source="config", note=f"{spec.parameters:,} parameters as {spec.dtype}{split}"
-            )
-        return Term(reason="the configuration does not hold the size of the weights: give --weights")
+        if spec.weight_bytes_range is not None:
+            lo, hi = (-(-end // r.ranks) for end in spec.weight_bytes_range)
+            size = ByteRange(lo, hi, lo if lo == hi else None)
+            note = f"{spec.weight_note}{split}"
+            return Term(value=size, source="config", banded=lo != hi, note=note)
+        why = f" ({spec.weight_note})" if spec.weight_note else ""
+        return Term(reason=f"the configuration does not hold the size of the weights{why}: give --weights")
 
     def fixed(self, *, banded: bool) -> Term:
         r = self.request

@@ -125,7 +125,7 @@ class SegmentedStore(KVStore):
         rows_a_segment = self.segments.blocks * rows_a_block
         owner = rows // rows_a_segment
         parts = []
-        for index in owner.unique().tolist():
+        for index in torch.unique(owner).tolist():
             picks = (owner == index).nonzero()[:, 0]
             store = self._segments[index] if index else self
             parts.append(_Part(store, picks, rows[picks] - index * rows_a_segment))

@@ -24,32 +24,28 @@ PLAIN, FP8, INT8 = 0, 1, 2
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _load_tile(
+    memory: Any, scales: Any, fp8_scale: Any, vector: Any, seen: Any, dims: Any, dim: Any, FORM: tl.constexpr
+) -> Any:
+    """Stored vectors as fp32 `[TILE, DIM_PADDED]`; zero where they are not to be seen."""
+    read = seen[:, None] & (dims < dim)[None, :]
+    wide = tl.load(memory + vector[:, None] * dim + dims[None, :], mask=read, other=0.0).to(tl.float32)
+    if FORM == 1:
+        wide *= tl.load(fp8_scale)
+    if FORM == 2:
+        wide *= tl.load(scales + vector, mask=seen, other=0.0)[:, None]
+    return wide
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _decode(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    key_scales: Any,
-    value_scales: Any,
-    fp8_scale_key: Any,
-    fp8_scale_value: Any,
-    tables: Any,
-    lengths: Any,
-    partial: Any,
-    largest: Any,
-    sums: Any,
-    scale: Any,
-    table_width: Any,
-    window: Any,
-    KV_HEADS: tl.constexpr,
-    SHARED: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SHARED_PADDED: tl.constexpr,
-    DIM_PADDED: tl.constexpr,
-    TILE: tl.constexpr,
-    SPLIT: tl.constexpr,
+    queries: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, fp8_scale_key: Any,
+    fp8_scale_value: Any, tables: Any, lengths: Any, partial: Any, largest: Any, sums: Any, scale: Any,
+    table_width: Any, window: Any,
+    KV_HEADS: tl.constexpr, SHARED: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SHARED_PADDED: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     FORM: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + sequence)
     heads_here, dims = tl.arange(0, SHARED_PADDED), tl.arange(0, DIM_PADDED)
@@ -68,18 +64,9 @@ def _decode(
         seen = (position < end) & (position >= low)
         block = tl.load(tables + sequence * table_width + position // BLOCK_SIZE, mask=seen, other=0)
         vector = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + position % BLOCK_SIZE
-        at = vector[:, None] * DIM + dims[None, :]
-        read = seen[:, None] & (dims < DIM)[None, :]
-        k = tl.load(keys + at, mask=read, other=0.0).to(tl.float32)
-        v = tl.load(values + at, mask=read, other=0.0).to(tl.float32)
-        if FORM == 1:
-            k *= tl.load(fp8_scale_key)
-            v *= tl.load(fp8_scale_value)
-        if FORM == 2:
-            k *= tl.load(key_scales + vector, mask=seen, other=0.0)[:, None]
-            v *= tl.load(value_scales + vector, mask=seen, other=0.0)[:, None]
-        scores = tl.sum(q[:, None, :] * k[None, :, :], axis=2)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        k = _load_tile(keys, key_scales, fp8_scale_key, vector, seen, dims, DIM, FORM)
+        v = _load_tile(values, value_scales, fp8_scale_value, vector, seen, dims, DIM, FORM)
+        scores = tl.where(seen[None, :], tl.sum(q[:, None, :] * k[None, :, :], axis=2), float("-inf"))
         higher = tl.maximum(best, tl.max(scores, axis=1))
         weights = tl.exp(scores - higher[:, None])
         shrink = tl.exp(best - higher)
@@ -112,37 +99,41 @@ def decode(
     count, heads, dim = queries.shape
     shared = heads // store.kv_heads
     splits = -(-most_tokens // split)
-    device = queries.device
-    partial = torch.empty(count, splits, heads, dim, device=device)
-    largest, sums = (torch.empty(count, splits, heads, device=device) for _ in range(2))
-    has_scales = store.form.name == "int8"
+    partial = torch.empty(count, splits, heads, dim, device=queries.device)
+    largest, sums = (torch.empty(count, splits, heads, device=queries.device) for _ in range(2))
+    memory, sizes = _memory(store, slot), _sizes(store, shared, dim)
     _decode[count, store.kv_heads, splits](
-        queries,
-        store.keys[slot],
-        store.values[slot],
-        store.key_scales[slot] if has_scales else store.key_scales,
-        store.value_scales[slot] if has_scales else store.value_scales,
-        store.fp8_scales[0, slot:],
-        store.fp8_scales[1, slot:],
-        tables,
-        lengths,
-        partial,
-        largest,
-        sums,
-        dim**-0.5,
-        tables.shape[1],
-        window or 0,
-        KV_HEADS=store.kv_heads,
-        SHARED=shared,
-        DIM=dim,
-        BLOCK_SIZE=store.block_size,
-        SHARED_PADDED=triton.next_power_of_2(shared),
-        DIM_PADDED=triton.next_power_of_2(dim),
-        TILE=tile,
-        SPLIT=split,
-        FORM={"fp8": FP8, "int8": INT8}.get(store.form.name, PLAIN),
-    )
+        queries, *memory, tables, lengths, partial, largest, sums, dim**-0.5, tables.shape[1], window or 0,
+        TILE=tile, SPLIT=split, **sizes,
+    )  # fmt: skip
     # A stretch without a token has minus infinity here and weighs nothing.
     weights = torch.exp(largest - largest.amax(dim=1, keepdim=True))
     total = (sums * weights).sum(dim=1)
     return (partial * weights[..., None]).sum(dim=1) / total[..., None]
+
+
+def _memory(store: KVStore, slot: int) -> tuple[torch.Tensor, ...]:
+    """The tensors of a layer: K, V, their scales by vector and by tensor."""
+    scales = (store.key_scales, store.value_scales)
+    if store.form.name == "int8":
+        scales = (store.key_scales[slot], store.value_scales[slot])
+    return (
+        store.keys[slot],
+        store.values[slot],
+        *scales,
+        store.fp8_scales[0, slot:],
+        store.fp8_scales[1, slot:],
+    )
+
+
+def _sizes(store: KVStore, shared: int, dim: int) -> dict[str, int]:
+    """What a kernel is compiled for."""
+    return {
+        "KV_HEADS": store.kv_heads,
+        "SHARED": shared,
+        "DIM": dim,
+        "BLOCK_SIZE": store.block_size,
+        "SHARED_PADDED": triton.next_power_of_2(shared),
+        "DIM_PADDED": triton.next_power_of_2(dim),
+        "FORM": {"fp8": FP8, "int8": INT8}.get(store.form.name, PLAIN),
+    }

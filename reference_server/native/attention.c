@@ -5,41 +5,14 @@
  * queries that see it: the heads that share a KV head, and the rows of a prompt's chunk. Softmax is
  * taken on the way (running maximum and sum: Milakov and Gimelshein, arXiv 1805.02867).
  */
-#include "common.h"
+#include "tile.h"
 
-#define TILE 32
-#define TILE_VECTORS (TILE / LANES)
-#define MOST_DIM 256
 #define MOST_QUERIES 96 /* of one KV head at a time: rows times heads that share it */
 
 typedef struct {
     float largest, sum;
     float out[MOST_DIM];
 } Running;
-
-static float fp8_table[256];
-
-/* Lanes for shuffles, by stage: two halves of a butterfly, and a turn by half of what is left. */
-#define STAGES 4
-static ivec upper_lanes[STAGES], lower_lanes[STAGES], across_lanes[STAGES];
-
-/* e4m3: 1 sign, 4 exponent (bias 7), 3 mantissa bits; 0x7f is NaN and there is no infinity. */
-__attribute__((constructor)) static void fill_tables(void)
-{
-    for (int code = 0; code < 256; code++) {
-        int exponent = code >> 3 & 15, mantissa = code & 7;
-        float size = exponent ? ldexpf(8 + mantissa, exponent - 10) : ldexpf(mantissa, -9);
-        if ((code & 0x7f) == 0x7f)
-            size = NAN;
-        fp8_table[code] = code & 0x80 ? -size : size;
-    }
-    for (int stage = 0, half = 1; half < LANES; stage++, half *= 2)
-        for (int l = 0; l < LANES; l++) {
-            upper_lanes[stage][l] = l & half ? LANES + l - half : l;
-            lower_lanes[stage][l] = l & half ? LANES + l : l + half;
-            across_lanes[stage][l] = l ^ half;
-        }
-}
 
 /* Largest, and sum, of all lanes; pairs first, so in one order always. */
 static inline float largest_lane(vec v)
@@ -57,97 +30,6 @@ static inline float sum_lanes(vec v)
     for (int stage = 0, half = 1; half < LANES; stage++, half *= 2)
         v += __builtin_shuffle(v, across_lanes[stage]);
     return v[0];
-}
-
-/* One stored vector of another form as fp32. */
-static inline void widen(int64_t form, const void *base, const float *scales, float scale, int64_t vector,
-                         int64_t dim, float *out)
-{
-    int64_t at = vector * dim;
-    if (form == FORM_BF16)
-        for (int64_t d = 0; d < dim; d++)
-            out[d] = bfloat_to_float(((const uint16_t *)base)[at + d]);
-    else if (form == FORM_FP16)
-        for (int64_t d = 0; d < dim; d++)
-            out[d] = half_to_float(((const uint16_t *)base)[at + d]);
-    else if (form == FORM_FP8)
-        for (int64_t d = 0; d < dim; d++)
-            out[d] = fp8_table[((const uint8_t *)base)[at + d]] * scale;
-    else
-        for (int64_t d = 0; d < dim; d++)
-            out[d] = ((const int8_t *)base)[at + d] * scales[vector];
-}
-
-/* A tile of keys and values: K turned, V by pointers, fp32 where it lies and the rest widened. */
-typedef struct {
-    float turned[MOST_DIM * TILE], wide[MOST_DIM * TILE];
-    const float *value[TILE];
-} Tile;
-
-/* Turn a square of LANES keys and as many dimensions: Eklundh's butterflies. */
-static inline void turn_square(const float *const *key, int64_t d, float *out)
-{
-    vec row[LANES];
-    for (int i = 0; i < LANES; i++)
-        row[i] = load(key[i] + d);
-#pragma GCC unroll 4
-    for (int stage = 0; stage < STAGES; stage++) {
-        int half = 1 << stage;
-        if (half >= LANES)
-            break;
-        ivec upper = upper_lanes[stage], lower = lower_lanes[stage];
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            if (!(i & half)) {
-                vec a = row[i], b = row[i + half];
-                row[i] = __builtin_shuffle(a, b, upper);
-                row[i + half] = __builtin_shuffle(a, b, lower);
-            }
-    }
-    for (int i = 0; i < LANES; i++)
-        put(out + i * TILE, row[i]);
-}
-
-static void turn_keys(const float *const *key, int64_t dim, float *turned)
-{
-    int64_t d = 0;
-    for (; d + LANES <= dim; d += LANES)
-        for (int64_t t = 0; t < TILE; t += LANES)
-            turn_square(key + t, d, turned + d * TILE + t);
-    for (; d < dim; d++)
-        for (int64_t t = 0; t < TILE; t++)
-            turned[d * TILE + t] = key[t][d];
-}
-
-/* Positions from `end` on are zero and will be masked. */
-static void fetch(const Model *model, const Layer *layer, const int32_t *table, int64_t head, int64_t first,
-                  int64_t end, Tile *tile)
-{
-    static const float nothing[MOST_DIM];
-    int64_t dim = model->head_dim, size = model->block_size, form = model->kv_form;
-    float wide[TILE * MOST_DIM];
-    const float *key[TILE];
-    for (int64_t t = 0; t < TILE; t++) {
-        int64_t position = first + t;
-        if (position >= end) {
-            key[t] = tile->value[t] = nothing;
-            continue;
-        }
-        int64_t block = table[position / size];
-        const Memory *memory = memory_of(model, layer, &block);
-        int64_t vector = (block * model->kv_heads + head) * size + position % size;
-        if (form == FORM_FP32) {
-            key[t] = (const float *)memory->keys + vector * dim;
-            tile->value[t] = (const float *)memory->values + vector * dim;
-        } else {
-            key[t] = wide + t * dim;
-            widen(form, memory->keys, memory->key_scales, *layer->fp8_scale_key, vector, dim, wide + t * dim);
-            tile->value[t] = tile->wide + t * dim;
-            widen(form, memory->values, memory->value_scales, *layer->fp8_scale_value, vector, dim,
-                  tile->wide + t * dim);
-        }
-    }
-    turn_keys(key, dim, tile->turned);
 }
 
 #define CHAINS 4 /* sums side by side, so that none waits for the one before */
@@ -241,6 +123,7 @@ static void attend_part(const Model *model, const Layer *layer, const Step *step
     int64_t oldest = window && first_query - window + 1 > 0 ? first_query - window + 1 : 0;
     for (int64_t first = oldest / TILE * TILE; first < end; first += TILE) {
         /* Only what some query of this part sees is read: older blocks may have been given back. */
+        ask(model, layer, table, head, first + TILE, end);
         fetch(model, layer, table, head, first, end, &tile);
         for (int64_t r = 0; r < rows; r++) {
             int64_t query = first_query + r, high = query + 1 - first;
@@ -275,6 +158,14 @@ static void turn_head(void *context, int64_t index)
     const Attention *own = context;
     int64_t shared = own->model->heads / own->model->kv_heads, rows_a_part = MOST_QUERIES / shared;
     int64_t span = index / own->model->kv_heads, head = index % own->model->kv_heads;
+    int64_t after = index + own->step->threads, span_after = after / own->model->kv_heads;
+    if (span_after < own->step->spans) {
+        const Span *next = own->step->span + span_after;
+        int64_t end = next->start + next->count, window = own->layer->window;
+        int64_t oldest = window && next->start - window + 1 > 0 ? next->start - window + 1 : 0;
+        ask(own->model, own->layer, own->step->table[own->layer->group * own->step->spans + span_after],
+            after % own->model->kv_heads, oldest / TILE * TILE, end);
+    }
     for (int64_t from = 0; from < own->step->span[span].count; from += rows_a_part) {
         int64_t left = own->step->span[span].count - from, rows = left < rows_a_part ? left : rows_a_part;
         attend_part(own->model, own->layer, own->step, span, head, from, rows);

@@ -21,7 +21,7 @@ from reference_server.models.shape import LlamaConfig
 from reference_server.native.structures import FORMS, CLayer, CMemory, CModel, CStep, address
 
 MOST_DIM = 256
-"""Widest head that the kernel's buffers hold (`MOST_DIM` in attention.c)."""
+"""Widest head that the kernel's buffers hold (`MOST_DIM` in tile.h)."""
 MOST_SHARED = 96
 """Most query heads on one KV head (`MOST_QUERIES` in attention.c)."""
 

@@ -12,8 +12,8 @@
 
 #if defined(__AVX512F__)
 #define LANES 16
-#define PANEL_VECTORS 4
-#define MOST_ROWS 6
+#define PANEL_VECTORS 2
+#define MOST_ROWS 12
 #elif defined(__AVX__)
 #define LANES 8
 #define PANEL_VECTORS 2
@@ -23,6 +23,8 @@
 #define PANEL_VECTORS 4
 #define MOST_ROWS 4
 #endif
+
+#define LINE 64 /* bytes of the cache's */
 
 /* Columns of a matrix that lie side by side. */
 #define PANEL (LANES * PANEL_VECTORS)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 SWITCH = "REFERENCE_SERVER_NATIVE"
 CACHE_VARIABLE = "REFERENCE_SERVER_NATIVE_CACHE"
 SOURCES = ("pool.c", "matrix.c", "attention.c", "store.c", "decoder.c")
-HEADER = "common.h"
+HEADERS = ("common.h", "tile.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-pthread")
 COMPILE_SECONDS = 120
 HERE = Path(__file__).parent
@@ -99,7 +99,7 @@ def _cache_directory() -> Path:
 
 def _fingerprint(compiler: str) -> str:
     state = hashlib.sha256()
-    for name in (HEADER, *SOURCES):
+    for name in (*HEADERS, *SOURCES):
         state.update((HERE / name).read_bytes())
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=20, check=False).stdout
     for part in (" ".join(FLAGS).encode(), version, platform.machine().encode(), _cpu()):

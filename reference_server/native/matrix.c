@@ -35,21 +35,22 @@ void pack(int64_t form, int64_t rows, int64_t columns, const void *source, void 
             }
 }
 
-#define LINE 64
-
-/* `ahead` lines of the panel after this one are asked for with each k, so that memory works while the
- * rows beyond the first part are computed from the cache. */
-INLINE void tile(int rows, int bf16, int ahead, const char *next, const void *panel, const float *x,
-                 int64_t columns, float *out, int64_t width, int64_t take)
+/* With each k as much is asked for of the panel after this one (`next`, or NULL), so that memory works
+ * while rows are computed. */
+INLINE void tile(int rows, int bf16, const char *next, const void *panel, const float *x, int64_t columns,
+                 float *out, int64_t width, int64_t take)
 {
+    enum { BF16_BYTES = PANEL * 2, FP32_BYTES = PANEL * 4 };
+    int64_t bytes = bf16 ? BF16_BYTES : FP32_BYTES;
     vec sum[MOST_ROWS][PANEL_VECTORS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < PANEL_VECTORS; v++)
             sum[r][v] = all(0.0f);
     for (int64_t k = 0; k < columns; k++) {
         vec w[PANEL_VECTORS];
-        for (int line = 0; line < ahead; line++)
-            __builtin_prefetch(next + (k * ahead + line) * LINE, 0, 2);
+        if (next)
+            for (int64_t at = 0; at < bytes; at += LINE)
+                __builtin_prefetch(next + k * bytes + at, 0, 2);
         if (bf16) {
             const uvec *words = (const uvec *)((const uint16_t *)panel + k * PANEL);
             for (int v = 0; v < PANEL_VECTORS; v += 2) {
@@ -72,40 +73,30 @@ INLINE void tile(int rows, int bf16, int ahead, const char *next, const void *pa
     }
 }
 
-INLINE void tiles(int rows, int bf16, int ahead, const char *next, const void *panel, const float *x,
-                  int64_t columns, float *out, int64_t width, int64_t take)
+#define CASE(n) \
+    case n: tile(n, bf16, next, panel, x, columns, out, width, take); break
+
+INLINE void tiles(int rows, int bf16, const char *next, const void *panel, const float *x, int64_t columns,
+                  float *out, int64_t width, int64_t take)
 {
     switch (rows) {
-    case 1: tile(1, bf16, ahead, next, panel, x, columns, out, width, take); break;
-    case 2: tile(2, bf16, ahead, next, panel, x, columns, out, width, take); break;
-    case 3: tile(3, bf16, ahead, next, panel, x, columns, out, width, take); break;
-    case 4: tile(4, bf16, ahead, next, panel, x, columns, out, width, take); break;
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
 #if MOST_ROWS >= 5
-    case 5: tile(5, bf16, ahead, next, panel, x, columns, out, width, take); break;
+        CASE(5);
 #endif
-#if MOST_ROWS >= 6
-    case 6: tile(6, bf16, ahead, next, panel, x, columns, out, width, take); break;
+#if MOST_ROWS >= 12
+        CASE(6);
+        CASE(7);
+        CASE(8);
+        CASE(9);
+        CASE(10);
+        CASE(11);
+        CASE(12);
 #endif
     }
-}
-
-/* How many lines ahead one part looks: all of the next panel between part 1 and, if there is one, 2. */
-static void tiles_of_form(int rows, int bf16, int share, const char *next, const void *panel, const float *x,
-                          int64_t columns, float *out, int64_t width, int64_t take)
-{
-    enum { HALF = PANEL * 2 / LINE / 2 > 0 ? PANEL * 2 / LINE / 2 : 1 };
-    if (bf16)
-        switch (share) {
-        case 0: tiles(rows, 1, 0, next, panel, x, columns, out, width, take); break;
-        case 1: tiles(rows, 1, HALF, next, panel, x, columns, out, width, take); break;
-        default: tiles(rows, 1, 2 * HALF, next, panel, x, columns, out, width, take);
-        }
-    else
-        switch (share) {
-        case 0: tiles(rows, 0, 0, next, panel, x, columns, out, width, take); break;
-        case 1: tiles(rows, 0, 2 * HALF, next, panel, x, columns, out, width, take); break;
-        default: tiles(rows, 0, 4 * HALF, next, panel, x, columns, out, width, take);
-        }
 }
 
 typedef struct {
@@ -134,10 +125,11 @@ static void turn_panel(void *context, int64_t index)
         int64_t from = rows * part / parts, count = rows * (part + 1) / parts - from;
         const float *x = product->x + from * columns;
         float *out = product->out + from * width + first;
-        int share = !has_next || part == 0 || part > 2 ? 0 : parts == 2 ? 2 : 1;
-        /* Of three parts and more, part 2 asks for the half that part 1 has left. */
-        const char *from_next = part == 2 ? next + panel_bytes / 2 : next;
-        tiles_of_form(count, bf16, share, from_next, panel, x, columns, out, width, take);
+        const char *wanted = has_next && part == parts - 1 ? next : NULL;
+        if (bf16)
+            tiles(count, 1, wanted, panel, x, columns, out, width, take);
+        else
+            tiles(count, 0, wanted, panel, x, columns, out, width, take);
     }
 }
 

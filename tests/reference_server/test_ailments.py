@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,10 @@ def test_a_noisy_neighbour_takes_what_is_free() -> None:
     others = rig.value("device_memory_total_bytes") - rig.value("device_memory_own_bytes")
     assert f"by others {others:.0f} B" in str(failed.value)
     assert others > 0
+    # The engine logs it with a traceback, and a healthy server's has no such file in it.
+    files = {Path(frame.filename).stem for frame in traceback.extract_tb(failed.tb)}
+    assert "core" in files
+    assert not files & {"sick", "ailments", "neighbour"}
 
 
 async def _sent(ailment: str, events: list[TokenEvent], *, streamed: bool = True) -> bytes:

@@ -40,11 +40,12 @@ def test_a_client_that_goes_away_frees_its_blocks_within_one_step(
     connection = slow.post_raw(CHAT, chat("x" * 8000, max_tokens=100, stream=stream))
     connection.sendall(ahead)
     until(lambda: slow.metric("num_requests_running") == 1)
-    steps = slow.metric("engine_steps_total")
+    steps, gone = slow.metric("engine_steps_total"), slow.log().count(" up: the client went away")
     if reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
     until(lambda: slow.metric("num_requests_running") == 0, 60)
+    assert slow.log().count(" up: the client went away") == gone + 1
     assert slow.metric("kv_blocks_used") == 0
     # The step under way is counted when it ends, and one may have begun between the count and the close.
     assert slow.metric("engine_steps_total") <= steps + 2

@@ -10,7 +10,9 @@ import torch
 
 from reference_server.attention.formats import KV_FORMATS
 from reference_server.attention.segments import SegmentedStore, SegmentShape
+from reference_server.attention.select import make_attention
 from reference_server.attention.store import KVStore
+from reference_server.config import ServerConfig
 from reference_server.device import CpuMemory, OutOfDeviceMemory
 from reference_server.device_segments import DeviceSegments
 from reference_server.errors import ConfigError
@@ -26,7 +28,7 @@ CONTIGUOUS = ("contiguous", "contiguous-exact")
 
 
 def rig_of(allocator: str, **options: Any) -> Rig:
-    settings = {"max_model_len": 160, "gpu_memory_utilization": 0.5, "check_integrity": True, **options}
+    settings = {"max_model_len": 160, "gpu_memory_utilization": 0.25, "check_integrity": True, **options}
     return device_rig(TOTAL, allocator=allocator, **settings)
 
 
@@ -48,10 +50,13 @@ def test_what_a_request_needs_is_allocated_and_freed_with_it(allocator: str, att
     rig.step()
     held = store.nbytes - store.block_bytes
     assert held >= len(sequence.block_table) * store.block_bytes > 0
-    assert memory.own == before + held
+    if attention == "native":  # `sdpa` keeps buffers that grow with the tokens it gathers
+        assert memory.own == before + held
     assert rig.value("kv_backed_bytes") == store.nbytes
     rig.drain()
-    assert (store.nbytes, memory.own) == (store.block_bytes, before)
+    assert store.nbytes == store.block_bytes
+    if attention == "native":
+        assert memory.own == before
     assert rig.value("kv_pool_bytes") == rig.value("kv_free_bytes") + rig.value("kv_null_block_bytes")
 
 
@@ -71,7 +76,7 @@ def test_texts_are_those_of_a_pool_in_one_piece(allocator: str, attention: str, 
 def test_regions_that_move_and_are_preempted_lie_right(preemption: str) -> None:
     prompts = [words(seed, 60) for seed in range(8)]
     expected = Rig(max_model_len=320).generate(prompts, 90)
-    rig = rig_of("contiguous-exact", preemption=preemption, max_model_len=320, gpu_memory_utilization=0.36)
+    rig = rig_of("contiguous-exact", preemption=preemption, max_model_len=320, gpu_memory_utilization=0.19)
     assert rig.generate(prompts, 90) == expected
     assert rig.value("num_preemptions_total") > 0
     assert rig.value("kv_moved_bytes_total") > 0
@@ -83,8 +88,9 @@ def test_a_full_device_makes_requests_wait_and_the_log_has_the_failure(
 ) -> None:
     caplog.set_level("DEBUG")
     rig = rig_of(allocator, max_num_seqs=64)
-    texts = rig.generate([words(seed, 120) for seed in range(40)], 4)
-    assert all(len(text) == 4 for text in texts)
+    memory_of(rig).phase = "serve"
+    texts = rig.generate([words(seed, 110) for seed in range(20)], 40)
+    assert all(len(text) == 40 for text in texts)
     failure = next(m for m in caplog.messages if m.startswith("the device refused a segment"))
     assert "out of device memory: asked" in failure
     assert "phase serve" in failure
@@ -99,7 +105,7 @@ def test_a_neighbour_on_the_device_is_met_by_the_allocation() -> None:
     first = rig.add(words(1, 100), 30)
     rig.step()
     memory = memory_of(rig)
-    memory.take_for_others(memory.total - memory.own - memory.others - MIB)
+    memory.take_for_others(memory.free - 450_000)  # of which passes need most
     second = rig.add(words(2, 100), 4)
     rig.step()
     shortage = rig.core.allocator.last_shortage
@@ -193,11 +199,11 @@ def test_a_failing_allocation_gives_back_what_was_taken(monkeypatch: pytest.Monk
     monkeypatch.setattr(store, "allocate", fail)
     assert segments.allocate(1) is False
     assert (memory.own, segments.present) == (own, set())
-    with memory.keeping(1.0, 1000), pytest.raises(OutOfDeviceMemory, match="free 1046"):
+    with memory.keeping(1.0, 1000), pytest.raises(OutOfDeviceMemory, match="free 1047512 B"):
         memory.take(MIB - 1000)
 
 
 def test_kernels_that_read_one_piece_are_refused() -> None:
-    with pytest.raises(ConfigError, match="needs --device cuda|reads a pool in one piece"):
-        rig_of("contiguous", attention="triton")
-    assert SMALL.layers
+    config = ServerConfig(device="cuda", allocator="contiguous", attention="triton", pool_from_device=True)
+    with pytest.raises(ConfigError, match="triton reads a pool in one piece; with --allocator contiguous"):
+        make_attention(config, SMALL, 1, segments=SegmentShape(8, 4))

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from reference_server.errors import RequestError
+from reference_server.models.tokenizer import ByteTokenizer
 from reference_server.parameters import NEUTRAL, refuse_unserved
+from reference_server.protocol import CompletionRequest
 from reference_server.sequence import FinishReason
 from tests.reference_server.server_process import events_of
 from tests.reference_server.server_rig import Rig
@@ -72,6 +74,19 @@ def test_what_the_typed_parser_skips_is_no_defect_of_ours(client: httpx.Client, 
     reply = client.post(COMPLETIONS, content=body)
     assert reply.status_code == 400
     assert "no valid JSON" in reply.json()["error"]["message"]
+
+
+class _Markless(ByteTokenizer):
+    """Puts no mark before a text, as Qwen's does not."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+
+@pytest.mark.parametrize("prompt", ["", [""], []])
+def test_a_prompt_of_no_tokens_is_refused(prompt: str | list[int | str]) -> None:
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        CompletionRequest(prompt=prompt).encode(_Markless())
 
 
 def test_parts_of_a_conversation_that_would_be_lost_are_refused(client: httpx.Client) -> None:

@@ -104,7 +104,7 @@ _NEMOTRON = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 def nemotron_h(fields: Fields) -> Reading:
     """Nemotron-H: a pattern of Mamba-2 (M), attention (*), MLP (-) and MoE (E) layers."""
-    kinds = _nemotron_kinds(fields)
+    kinds = nemotron_kinds(fields)
     heads = read_heads(fields, layers=len(kinds))
     state = () if LINEAR not in kinds else (_nemotron_mamba(fields),)
     mixers: dict[str, tuple[Mixer, ...]] = {FULL: (heads.attention(),), LINEAR: state, "mlp": (), "moe": ()}
@@ -129,7 +129,7 @@ def _nemotron_mamba(fields: Fields) -> State:
     return mamba2(inner, fields.size(*HIDDEN))
 
 
-def _nemotron_kinds(fields: Fields) -> list[str]:
+def nemotron_kinds(fields: Fields) -> list[str]:
     names = fields.texts("layers_block_type") or fields.texts("layer_types")
     if names is not None:
         return [_LEGACY.get(name, name) for name in names]

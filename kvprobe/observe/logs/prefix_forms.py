@@ -78,6 +78,9 @@ _SQUARE = (
     ),
     _form(r"\[(?P<ts>[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4})\] ", "kernel"),
     _form(r"\[ {0,8}\d{1,9}\.\d{6}\](?:\[[ TC\d]{1,12}\])? ", "kernel"),
+    _form(
+        r"\[(?:[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d| {0,8}[+<] ?\d{1,9}\.\d{6}>?)\] ", "kernel"
+    ),  # dmesg -H, -d
     _form(r"\[(?:gpu|gpu_id)=(?P<rank>\d{1,3})\] ", "logger"),
     _form(r"\[pod/[\w./-]{1,200}\] "),
     _form(rf"\[[DIWEF]\d{{4}} \d\d:\d\d:\d\d\.\d{{1,9}} (?:\d{{1,8}} )?{_FILE}\] ", "logger"),
@@ -99,7 +102,11 @@ _ROUND = (
     _form(rf"\((?P<rank>raylet|autoscaler|gcs_server){_IP}\) "),
     _form(rf"\((?P<rank>[A-Za-z][\w ]{{0,40}}) pid={_PID}\):? ?"),
 )
+_SYSLOG_LEVEL = r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)"
 _WORD = (
+    # `dmesg -x` and collectors of the kernel's log: facility and level.
+    _form(rf"kern {{0,3}}: ?{_SYSLOG_LEVEL} {{0,4}}: (?=\S)", "kernel"),
+    _form(rf"(?:user|daemon|syslog) {{0,3}}: ?{_SYSLOG_LEVEL} {{0,4}}: (?=\S)", dated=True),
     # vLLM: `INFO 01-02 03:04:05 [core.py:12] `, earlier `INFO 01-02 03:04:05 core.py:12] `.
     _form(rf"{LEVEL} {_SHORT_DATE} \[[^\]\n]{{0,20}}?{_FILE}\] ?", "logger"),
     _form(rf"{LEVEL} {_SHORT_DATE} {_FILE}\] ?", "logger"),

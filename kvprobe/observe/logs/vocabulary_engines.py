@@ -95,6 +95,7 @@ declare("disk_full")
 declare("driver_mismatch")
 declare("engine_check_failed", check=(None, "that failed"), file=(None, "of the check"))
 declare("engine_size", weights=("B", "of the weights"))
+declare("engine_words", what=(None, "the trouble that the sentence names"))
 declare("engine_start", engine_name=(None, "of the engine"))
 declare(
     "engine_stats",

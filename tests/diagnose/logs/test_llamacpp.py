@@ -179,8 +179,11 @@ def test_ollama_truncation_with_its_numbers() -> None:
 def test_ollama_needs_more_host_memory() -> None:
     text = "Error: model requires more system memory (64.8 GiB) than is available (13.4 GiB)\n"
     found = primary(text)
-    assert (found.cause, found.confidence) == ("weights_plus_fixed_too_large", "likely")
-    assert "4.8 times" in found.why
+    assert (found.cause, found.confidence) == ("host_memory_exhausted", "likely")
+    machine = 'msg="system memory" total="15.4 GiB" free="13.4 GiB" free_swap="0 B"\n'
+    never = primary(machine + text)
+    assert (never.cause, never.confidence) == ("weights_plus_fixed_too_large", "likely")
+    assert "4.2 times" in never.why
     near = primary(text.replace("64.8", "17.3"))
     assert (near.cause, near.confidence) == ("host_memory_exhausted", "likely")
     assert "CUDA" not in near.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvprobe.observe.logs.intake import read_text
 from tests.diagnose.logs.enginekit import (
     REFERENCE_STOP,
     diagnosis,
@@ -24,6 +25,13 @@ def test_blocks_that_stay_after_aborts() -> None:
         reference_stats(n, 0, 0, 120) for n in range(3, 8)
     ]
     assert primary(_log(*lines)).cause == "kv_pool_leak"
+
+
+def test_a_client_that_went_away_is_an_abort_and_no_limit_of_the_server() -> None:
+    line = "INFO 2026-11-30 08:01:01,000 reference_server.answer: gave cmpl-0f12 up: the client went away"
+    read = read_text(_log(line, line))
+    assert sum(event.repeats for event in read.events if event.name == "aborted") == 2
+    assert not [event for event in read.events if event.name == "cancelled"]
 
 
 def test_a_low_sequence_limit() -> None:

@@ -203,7 +203,8 @@ def test_a_request_above_the_context_is_no_fault_of_memory() -> None:
         "tokens (5844 in the "
         "messages, 256 in the completion). Please reduce the length of the messages or completion."
     )
-    assert answer.primary == "not_memory"
+    assert answer.primary == "context_limit_truncation"
+    assert "6,100 tokens against 4,096" in answer.findings[0].why
 
 
 def test_every_frame_is_kept_once_and_ranks_are_folded() -> None:

@@ -39,11 +39,11 @@ def native(shape: LlamaConfig, store: KVStore) -> AttentionBackend[Any]:
 
 def in_triton(shape: LlamaConfig, store: KVStore) -> AttentionBackend[Any]:
     if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
+        pytest.skip("triton is not installed: pip install triton (x86-64 Linux), as the extra `test` does")
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"  # read when the package is imported
     if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("triton was imported without its interpreter")
+        pytest.skip("triton was imported without its interpreter: set TRITON_INTERPRET=1 before")
     from reference_server.attention.paged import TritonAttention
 
     return TritonAttention(shape, store, split=32)

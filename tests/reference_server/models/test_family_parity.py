@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from parity_rig import Compared, ParityRig, Reference, reference
 
+from reference_server.errors import ConfigError
 from tests.reference_server.models.checkpoints import FAMILIES, VOCABULARY, make_model
 
 LENGTHS = (3, 90, 41, 130)
@@ -22,6 +23,9 @@ Made = tuple[str, list[list[int]], Reference]
 
 MOST_BEND = {"bf16": 0.5, "fp16": 0.1, "fp8": 3.0, "int8": 1.0}
 """Largest logit error, in standard deviations of the logits; these weights exaggerate it."""
+
+
+ON_A_DEVICE: dict[str, Any] = {"device_memory_bytes": 8 * 1024**2, "pool_from_device": True}
 
 
 def same(found: list[Compared], expected: Reference) -> None:
@@ -98,21 +102,52 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no prefix caching": {"prefix_caching": False},
     "preempted and computed again": {"blocks": 14, "preemption": "recompute"},
     "preempted and swapped": {"blocks": 14, "preemption": "swap"},
-    "contiguous": {"allocator": "contiguous", "block_size": 16, "max_model_len": 160},
+    "preempted without prefix caching": {"blocks": 14, "preemption": "swap", "prefix_caching": False},
+    "contiguous": {"allocator": "contiguous", "max_model_len": 160},
     "contiguous and moving": {"allocator": "contiguous-exact"},
+    "contiguous and computed again": {"allocator": "contiguous-exact", "blocks": 15},
+    "contiguous and swapped": {"allocator": "contiguous-exact", "blocks": 15, "preemption": "swap"},
+    "contiguous on a device": {"allocator": "contiguous", "max_model_len": 160, **ON_A_DEVICE},
+    "moving on a device": {"allocator": "contiguous-exact", **ON_A_DEVICE},
     "reserving pages": {"allocator": "paged-reserve"},
+    "reserving pages, no prefix caching": {"allocator": "paged-reserve", "prefix_caching": False},
     "blocks of 4": {"block_size": 4, "blocks": 120},
 }
+FULL_ATTENTION = [family for family in FAMILIES if family != "gemma3"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("family", ["qwen3"])
+@pytest.mark.parametrize("family", FULL_ATTENTION)
 def test_memory_changes_no_token(family: str, variant: str, made: Callable[[str], Made]) -> None:
     directory, prompts, expected = made(family)
     rig = ParityRig(directory, **VARIANTS[variant])
     same(rig.run(prompts, expected, together=True), expected)
-    if "preempted" in variant:
+    if VARIANTS[variant].get("blocks", 400) < 20:
         assert rig.preemptions > 0
+
+
+@pytest.mark.parametrize("device", [{}, ON_A_DEVICE], ids=["of a size", "on a device"])
+@pytest.mark.parametrize("allocator", ["contiguous", "contiguous-exact", "paged-reserve"])
+def test_a_hybrid_is_refused_by_allocators_with_one_table(
+    allocator: str, device: dict[str, Any], made: Callable[[str], Made]
+) -> None:
+    words = f"--allocator {allocator} cannot hold .*look back over different lengths; use --allocator paged"
+    with pytest.raises(ConfigError, match=words):
+        ParityRig(made("gemma3")[0], allocator=allocator, **device)
+
+
+@pytest.mark.parametrize("block_size", [8, 32])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_a_hybrid_reuses_no_prefix_and_says_so(
+    block_size: int, prefix_caching: bool, made: Callable[[str], Made], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    directory, prompts, expected = made("gemma3")
+    rig = ParityRig(directory, block_size=block_size, prefix_caching=prefix_caching)
+    assert "allocator paged; prefix caching off" in caplog.text
+    same(rig.run(prompts, expected, together=True), expected)
+    same(rig.run(prompts, expected, together=True), expected)
+    assert rig.core.state.usage.blocks_cached == 0
 
 
 def test_the_hybrid_gives_up_what_no_window_sees(made: Callable[[str], Made]) -> None:

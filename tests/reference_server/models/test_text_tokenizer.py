@@ -111,6 +111,11 @@ def test_without_a_template_a_chat_is_refused(directory: Path) -> None:
         ("{{ messages.append(1) }}", "unsafe|undefined|not safely callable"),
         ("{% for a in range(10**9) %}{% endfor %}", "too big|Range"),
         ("{% for a in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", "endless"),
+        ("{{ 10 ** (10 ** 10) }}", "too large"),
+        ("{% set t = 'x' * 90000 * 90000 %}", "too large"),
+        ("{% set t = [0] * 90000000 %}", "too large"),
+        ("{% set n = namespace(t='x' * 1000) %}" + "{% set n.t = n.t ~ n.t %}" * 20, "too large"),
+        ("{% set n = namespace(t='x' * 1000) %}" + "{% set n.t = n.t + n.t %}" * 20, "too large"),
         ("{{ messages[7].content }}", "undefined|no element"),
         ("{{ 1 // 0 }}", "division"),
         ("{% include 'other' %}", "no loader"),
@@ -119,6 +124,37 @@ def test_without_a_template_a_chat_is_refused(directory: Path) -> None:
 def test_a_template_can_do_no_harm(source: str, words: str) -> None:
     with pytest.raises(ChatError, match=f"(?i){words}"):
         ChatTemplate(source, {}).render([("user", "x")], add_generation_prompt=True)
+
+
+SILENT = {
+    "loops": "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+    "loops over a text": "{% set t = 'x' * 9000 %}" + "{% for a in t %}" * 4 + "{% endfor %}" * 4,
+    "a loop in a macro": "{% macro m() %}{% for a in range(90000) %}{% for b in range(90000) %}"
+    "{% endfor %}{% endfor %}{% endmacro %}{{ m() }}",
+    "macros that call themselves": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ m(60) }}",
+    "a loop that calls itself": "{% for a in [1] recursive %}{% for b in range(90000) %}"
+    "{% for c in range(90000) %}{% endfor %}{% endfor %}{% endfor %}",
+    "a loop that hides": "{% set look_at_clock = 1 %}{% for environment in range(90000) %}"
+    "{% for b in range(90000) %}{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_template_that_writes_nothing_ends_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reference_server.models.chat_template.MOST_SECONDS", 0.05)
+    template = ChatTemplate(SILENT[name], {})
+    with pytest.raises(ChatError, match="endless"):
+        template.render([("user", "x")], add_generation_prompt=True)
+
+
+def test_large_numbers_are_no_large_texts() -> None:
+    source = (
+        "{{ 100000 * 100000 }} {{ 2 ** 10 }} {{ [1] + [2] }} {{ 'a' ~ 1 ~ none }} "
+        "{{ 3 * 'ab' }} {{ 1.5 * 2 }}"
+    )
+    rendered = ChatTemplate(source, {}).render([], add_generation_prompt=False)
+    assert rendered == "10000000000 1024 [1, 2] a1None ababab 3.0"
 
 
 def test_a_template_may_be_long_and_its_text_too_but_not_endless() -> None:

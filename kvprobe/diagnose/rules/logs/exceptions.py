@@ -8,7 +8,7 @@ from typing import Final
 from kvprobe.diagnose.log_site import site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
-from kvprobe.diagnose.rules.logs.words import FATAL_EVENTS, lived_on
+from kvprobe.diagnose.rules.logs.words import FATAL_EVENTS, lived_on, whole
 from kvprobe.evidence.events import Event
 
 _MEMORY_EVENTS: Final = (
@@ -136,9 +136,23 @@ def refused_requests(view: LogView) -> list[LogCandidate]:
     event = view.last("context_refused")
     if event is None:
         return []
-    found = _not_memory(event, "A request was longer than the context the engine serves")
-    found.fatal = False
-    return [found]
+    asked, limit = event.get("asked"), event.get("limit")
+    told = f": {whole(asked)} tokens against {whole(limit)}" if asked and limit else ""
+    return [
+        candidate(
+            "context_limit_truncation",
+            "likely",
+            f"A request was longer than the context the engine serves{told}; no memory ran out.",
+            [cite(event)],
+            fatal=False,
+            at=event,
+            phase="serve",
+            check_first=["prompt plus max_tokens of the request against the context limit"],
+            remedy=["shorter prompts or a lower max_tokens", "a larger context limit (costs KV memory)"],
+            would_change_my_mind=["an allocation failure at the same time"],
+            excludes={"capacity_exhausted": "no allocation failed"},
+        )
+    ]
 
 
 def broken_books(view: LogView) -> list[LogCandidate]:

@@ -9,9 +9,6 @@ from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, c
 from kvprobe.diagnose.rules.logs.words import cites, percent, size, told
 from kvprobe.evidence.events import Event
 
-_FAR_OVER = 3.0
-"""Times what is free: more than other programs can have taken from a usual machine."""
-
 
 def host_exhausted(view: LogView) -> list[LogCandidate]:
     """Host memory was refused, without a kill."""
@@ -24,10 +21,11 @@ def host_exhausted(view: LogView) -> list[LogCandidate]:
 
 
 def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
-    """The engine's own estimate against free memory: behind it, a model far larger than the machine."""
+    """The engine's own estimate against free memory; only where the log tells the machine's total, and the
+    model needs more than that, the model is the root."""
     asked, free = event.get("asked") or 0, event.get("free") or 0
     total = told(view, "total", "host_too_small") or told(view, "total", "host_memory")
-    never = asked > total if total is not None else asked >= _FAR_OVER * free
+    never = total is not None and asked > total
     machine = f" of {size(total)}" if total is not None else ""
     found = candidate(
         "host_memory_exhausted",
@@ -49,7 +47,7 @@ def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
         ],
         excludes={"capacity_exhausted": "system memory was refused, not device memory"},
     )
-    return [_far_too_large(event, asked, total or free), found] if never else [found]
+    return [_far_too_large(event, asked, total), found] if never and total is not None else [found]
 
 
 def _far_too_large(event: Event, asked: float, machine: float) -> LogCandidate:

@@ -66,9 +66,7 @@ def _slot_config(view: LogView) -> list[Event]:
 def truncated(view: LogView) -> list[LogCandidate]:
     """Prompts cut or contexts shifted: the window is the limit, no memory ran out."""
     cut = view.all("truncated")
-    refused = [
-        e for e in view.all("refused") if e.get("reason") == "context" and e.engine in {"llama.cpp", "ollama"}
-    ]
+    refused = [e for e in view.all("refused") if e.get("reason") == "context" and e.engine not in {"sglang"}]
     if not cut and not refused:
         return []
     said = []
@@ -90,7 +88,8 @@ def truncated(view: LogView) -> list[LogCandidate]:
             at=(cut or refused)[0],
             phase="serve",
             check_first=[
-                "the context per request (Ollama: num_ctx; llama.cpp: -c divided by -np unless unified)"
+                "the context per request (Ollama: num_ctx; llama.cpp: -c divided by -np unless unified; "
+                "other engines: their limit of input or total tokens)"
             ],
             remedy=[
                 "a larger context: num_ctx, OLLAMA_CONTEXT_LENGTH, or -c (it costs KV memory for every slot)",

@@ -145,11 +145,15 @@ def _cache_grew(c: OomCase) -> LogCandidate:
     )
 
 
+_WEIGHTS_FILL: Final = 0.85
+"""From this share of the card on, what the cache found there may as well be the root."""
+
+
 def static_cache(c: OomCase) -> LogCandidate:
     """A cache that is allocated for the longest context, before any token is in it."""
     return c.found(
         "reservation_policy_waste",
-        "likely",
+        "suspected" if (c.share(c.numbers.allocated) or 0.0) >= _WEIGHTS_FILL else "likely",
         f"The whole KV cache, for the longest context, is reserved at once: {c.lacks()}.",
         evidence=c.evidence(c.site.frame("static_cache")),
         check_first=["the context length that the cache is built for, against the length really used"],

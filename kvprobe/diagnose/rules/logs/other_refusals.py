@@ -27,6 +27,7 @@ _ALSO_OWNED: Final = (
     "guardrail_refused",
     "arena_no_memory",
     "cpu_oom",
+    "engine_words",
 )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from kvprobe.diagnose.fragmentation import FULL_ALLOCATED
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
-from kvprobe.diagnose.rules.logs import oom_driver, oom_phases, oom_placeless
+from kvprobe.diagnose.rules.logs import oom_driver, oom_phases, oom_placeless, oom_serving, oom_starting
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase, case_of
 from kvprobe.diagnose.rules.logs.vllm_memory_taken import is_unified
@@ -60,16 +60,16 @@ def _judge(c: OomCase) -> list[LogCandidate]:
 
 
 def _refused_though_free(c: OomCase) -> list[LogCandidate]:
-    """On a card that is full to the last percent a few free MiB are what the refusal itself gave back: the
-    phase that filled it is the root, if one is known."""
+    """Step 3: neither capacity nor fragmentation by the numbers. On a nearly full card the phase that filled
+    it stands behind, if one is known."""
     limit = oom_driver.driver(c)
     if limit.finding.confidence != "suspected" or c.site.phase is None:
         return [limit]
-    limit.root, limit.excludes = False, {}
     filled = oom_phases.plainly_short(c)
     for one in filled:
-        one.finding.confidence = "suspected"
-    return [*filled, limit]
+        one.finding.confidence, one.root, one.excludes = "suspected", False, {}
+        limit.excludes.pop(one.finding.cause, None)
+    return [limit, *filled]
 
 
 def _bogus(c: OomCase) -> list[LogCandidate]:
@@ -189,10 +189,26 @@ def _fragmented(c: OomCase) -> list[LogCandidate]:
     if c.verdict.full and (c.pool_engine or c.starting):
         pieces.root = False
         return [*oom_phases.behind_fragmentation(c), pieces]
+    if "static_cache" in c.site and not c.pool_engine:
+        return _behind_a_cache(c, pieces)
     if c.site.phase == "capture":
         pieces.root = False
         return [*oom_phases.plainly_short(c), pieces]
     return [pieces, _tight(c)]
+
+
+def _behind_a_cache(c: OomCase, pieces: LogCandidate) -> list[LogCandidate]:
+    """A cache that a loader makes at once, for the longest context (ExLlama, a static cache): on a full card
+    its length and the weights are the root of step 6, and pieces prove little."""
+    if pieces.finding.confidence != "suspected":
+        pieces.finding.confidence = "likely" if pieces.finding.confidence == "certain" else "suspected"
+    if not c.verdict.full:
+        return [pieces, _tight(c)]
+    pieces.root = False
+    cache = oom_serving.static_cache(c)
+    cache.root, cache.finding.confidence = False, "suspected"
+    extra = "the cache for the longest context is made beside them"
+    return [oom_starting.too_large(c, "suspected", extra), cache, pieces]
 
 
 def _pieces(c: OomCase) -> LogCandidate:

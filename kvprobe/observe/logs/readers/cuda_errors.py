@@ -96,6 +96,10 @@ _LIBRARY: Final = (
     signature(
         "library_alloc_failed", "CUSOLVER_STATUS_ALLOC", r"CUSOLVER_STATUS_ALLOC_FAILED", library="cuSOLVER"
     ),
+    signature("library_alloc_failed", "CUFFT_ALLOC_FAILED", r"CUFFT_ALLOC_FAILED", library="cuFFT"),
+    signature(
+        "library_alloc_failed", "CURAND_STATUS_ALL", r"CURAND_STATUS_ALLOCATION_FAILED", library="cuRAND"
+    ),
     signature(
         "library_alloc_failed", "CUSPARSE_STATUS_INSUFF", r"CUSPARSE_STATUS_INSUFF", library="cuSPARSE"
     ),
@@ -164,6 +168,13 @@ _HOST: Final = (
     signature("cpu_oom", "paging file is too small", r"paging file is too small"),
     signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc"),
     signature("cpu_oom", "DefaultCPUAllocator: not enough memory", r"not enough memory:(?! you tried)"),
+    *(
+        signature("accelerator_oom", anchor, pattern, backend="cann")
+        for anchor, pattern in (
+            ("aclrtMalloc", r"aclrtMalloc\w* fail"),
+            ("EL0004", r"EL0004: .{0,20}(?:[Ff]ailed to allocate|memory allocation)"),
+        )
+    ),
     signature(
         "accelerator_oom",
         "RESOURCE_EXHAUSTED",

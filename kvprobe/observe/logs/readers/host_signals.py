@@ -17,6 +17,7 @@ _RECORDS = (
     signature("killed", "oom_kill event", r"Detected \d+ oom_kill event", how="Slurm (its memory limit)"),
     signature("killed", "oom-kill event", r"Detected \d+ oom-kill event", how="Slurm (its memory limit)"),
     signature("killed", "Exceeded job memory limit", r"Exceeded job memory", how="Slurm (its memory limit)"),
+    signature("killed", ": Out Of Memory", r"task \d{1,6}: Out Of Memory", how="Slurm (its memory limit)"),
     signature("killed", "TERM_MEMLIMIT", r"TERM_MEMLIMIT", how="LSF (its memory limit)"),
     signature(
         "killed", "Container killed due to memory", r"OutOfMemoryError: Container killed", how="container"

@@ -36,6 +36,14 @@ _ROWS = (
     ),
     signature(
         "killed",
+        "Killed process ",
+        r"^Killed process (?P<pid__text>\d+)(?:, UID \d+,)? \((?P<process__text>[^)]{1,40})\) "
+        r"total-vm:(?P<virtual__kB>\d+)kB, anon-rss:(?P<anon__kB>\d+)kB",
+        how="kernel",
+    ),
+    signature("killed", "Namespace JETSAM", r"Namespace JETSAM, Code", how="jetsam"),
+    signature(
+        "killed",
         "oom_reaper: reaped process",
         r"reaped process (?P<pid__text>\d+) \((?P<process__text>[^)]{1,40})\)",
         how="kernel",
@@ -65,6 +73,12 @@ _ROWS = (
         "OOMController",
         r"Sending SIGKILL to (?:cgroup|process)",
         how="user-space OOM controller",
+    ),
+    signature(
+        "killed",
+        "lowmemorykiller: Kill",
+        r"Kill(?:ing)? '(?P<process__text>[^']{1,80})' \((?P<pid__text>\d+)",
+        how="Android's low-memory killer",
     ),
     signature(
         "killed",

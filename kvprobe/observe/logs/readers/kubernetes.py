@@ -15,8 +15,13 @@ _ROWS = (
     signature("killed", "OOMKilled", r"^\S{1,120} +\d+/\d+ +OOMKilled", how="container"),
     signature("killed", "OOMKilling", r"OOMKilling.{0,120}", how="container"),
     signature("killed", "OOMKilled", r"^(?:Status|STATUS|State)?:? *OOMKilled\b", how="container"),
+    signature("killed", "System OOM encountered", r"System OOM encountered", how="kubelet"),
     signature("not_oom_killed", '"OOMKilled": false', r"\"OOMKilled\": false"),
     signature("evicted", "low on resource", r"low on resource: (?P<resource__text>[\w-]{3,30})"),
+    signature("evicted", "[MemoryPressure]", r"had condition: \[MemoryPressure\]", resource="memory"),
+    signature("killed", "container oom ", r"\bcontainer oom [0-9a-f]{4,64} \(", how="container"),
+    signature("disk_full", "ephemeral local storage", r"ephemeral local storage usage exceeds"),
+    signature("threads_exhausted", "by pids controller", r"fork rejected by pids controller"),
     signature("probe_failed", "failed startup probe", r"failed startup probe", probe="startup"),
     signature("probe_failed", "failed liveness probe", r"failed liveness probe", probe="liveness"),
     signature("probe_failed", "Startup probe failed", r"Startup probe failed", probe="startup"),
@@ -29,7 +34,7 @@ _ROWS = (
     signature(
         "shm_full",
         "No space left on device",
-        r"shared memory (?:pool|key|region|segment).{0,400}?No space left on device",
+        r"shared memory (?:pool|key|region|segment|object).{0,400}?No space left on device",
     ),
     signature(
         "shm_full",

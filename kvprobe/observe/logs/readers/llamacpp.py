@@ -157,9 +157,24 @@ _FAILURES = (
     signature("buffer_failed", "failed for self-attention cache", r"self-attention cache", what="kv"),
     signature(
         "buffer_failed",
-        "error loading model",
-        r"error loading model: unable to allocate (?P<device__text>[\w ]{2,24}) buffer",
+        ": unable to allocate ",
+        r"(?:error loading model|Error|error): unable to allocate (?P<device__text>[\w ]{2,24}) buffer",
         what="weights",
+    ),
+    signature(
+        "buffer_failed",
+        "ErrorOutOfDeviceMemory",
+        r"error loading model: vk::Device::\w{4,30}: ErrorOutOfDeviceMemory",
+        what="weights",
+    ),
+    signature(
+        "alloc_failed",
+        "ggml_metal_add_buffer: error",
+        rf"failed to allocate '\w{{1,20}}' buffer, size = +(?P<asked__MiB>{_NUM}) MB",
+        backend="metal",
+    ),
+    signature(
+        "allocation_limit", "is larger than buffer maximum of", r"larger than buffer maximum", backend="metal"
     ),
     signature("buffer_failed", "unable to allocate backend buffer", r"unable to allocate", what="weights"),
     signature("recovered", "retrying without pipeline parallelism", r"retrying without pipeline"),

@@ -22,6 +22,12 @@ _SERVE = (
         phase="serve",
     ),
     signature(
+        "kv_full",
+        "find_slot: n_tokens",
+        r"n_tokens ?= ?(?P<batch__tokens>\d+) > (?:size|n_ctx) ?=",
+        phase="serve",
+    ),
+    signature(
         "kv_full_fatal",
         "could not find a KV slot for the batch",
         r"could not find a KV slot for the batch",
@@ -38,6 +44,19 @@ _SERVE = (
         "failed to decode the batch",
         r"n_batch ?= ?1\b.{0,40}ret ?= ?1\b|KV cache is full",
         phase="serve",
+    ),
+    signature(
+        "kv_full_fatal",
+        "failed to decode, ret = 1",
+        r"llama_decode: failed to decode, ret = 1$",
+        phase="serve",
+    ),
+    signature(
+        "refused",
+        "prompt is too long",
+        r"prompt is too long \((?P<asked__tokens>\d+) tokens, max (?P<limit__tokens>\d+)",
+        phase="serve",
+        reason="context",
     ),
     signature(
         "refused",

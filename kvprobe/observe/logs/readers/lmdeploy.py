@@ -46,7 +46,7 @@ _ROWS = (
     signature(
         "truncated",
         "truncated to",
-        r"\[TM\].{0,60}(?:request_output_len|session_len).{0,60}truncated to (?P<limit__tokens>\d+)",
+        r"\[TM\].{0,160}(?:request_output_len|session_len).{0,60}truncated to (?P<limit__tokens>\d+)",
         phase="serve",
     ),
     signature(

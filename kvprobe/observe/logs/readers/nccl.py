@@ -35,6 +35,9 @@ _ROWS = (
         r"posix_fallocate failed ?: ?No space left on device",
         what="shared memory",
     ),
+    signature(
+        "nccl_no_memory", "nvshmem_malloc", r"nvshmem_malloc.{0,60}(?:out of memory|fail)", what="symmetric"
+    ),
     signature("nccl_other", "Duplicate GPU detected", r"Duplicate GPU detected", what="two ranks on one GPU"),
     signature(
         "nccl_other",

@@ -9,7 +9,7 @@ _ROWS = (
     signature(
         "killed",
         "killed due to memory pressure",
-        r"(?P<workers__count>\d{1,9}) Workers? \(tasks / actors\) killed due to memory pressure",
+        r"(?P<workers__count>[1-9]\d{0,8}) Workers? \(tasks / actors\) killed due to memory pressure",
         how="ray",
     ),
     signature(

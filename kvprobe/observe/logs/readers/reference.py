@@ -159,6 +159,7 @@ _SERVE = (
         r"(?P<others__B>\d+) B; phase (?P<stage__text>\w{4,8})",
     ),
     signature("cancelled", " up: the client took nothing", r"gave \S{1,80} up: the client", phase="serve"),
+    signature("aborted", " up: the client went away", r"gave \S{1,80} up: the client went", phase="serve"),
     signature("cancelled", " up: it did not finish within", r"gave \S{1,80} up: it did", phase="serve"),
     signature(
         "engine_dead", "the engine died", r"reference_server\.engine: the engine died|^the engine died"

@@ -79,6 +79,12 @@ _START = (
         r"Capture cuda graph failed:? ?(?P<inner__text>.{0,300})",
         phase="capture",
     ),
+    signature(
+        "graph_failed",
+        "Capture CUDA graph failed",
+        r"Capture CUDA graph failed:? ?(?P<inner__text>.{0,300})",
+        phase="capture",
+    ),
 )
 
 _SERVE = (
@@ -132,6 +138,9 @@ _SERVE = (
         r"\((?P<limit__tokens>\d+)",
         phase="serve",
         reason="context",
+    ),
+    signature(
+        "refused", "The request queue is full", r"The request queue is full", phase="serve", reason="queue"
     ),
     signature(
         "gpus_unequal",

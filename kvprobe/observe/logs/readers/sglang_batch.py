@@ -73,7 +73,7 @@ def _old_pairs(text: str) -> Iterable[tuple[str, float]]:
 _LEAK_NUMBERS = re.compile(
     r"(?P<name>[\w.]{0,60}?(?:size|num_tokens?|available|evictable|protected)(?:\(\))?)=(?P<value>-?\d+)"
 )
-_LEAK = re.compile(r"memory leak detected|cache pool leak detected")
+_LEAK = re.compile(r"memory leak detected|cache pool leak detected|: Mem Leak Detected!")
 
 
 def _leak(line: Line, around: Around) -> Iterable[Event]:
@@ -126,6 +126,9 @@ READERS: tuple[Reader, ...] = (
         read=_batch,
     ),
     Reader(
-        name="sglang leak", engine=ENGINE, anchors=("memory leak detected", "pool leak detected"), read=_leak
+        name="sglang leak",
+        engine=ENGINE,
+        anchors=("memory leak detected", "pool leak detected", "Mem Leak Detected"),
+        read=_leak,
     ),
 )

@@ -30,6 +30,18 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("No CUDA GPUs are available", r"No CUDA GPUs are available", _NO_GPU),
     ("No HIP GPUs are available", r"No HIP GPUs are available", _NO_GPU),
     ("could not select device driver", r"could not select device driver", _NO_GPU),
+    (
+        "devices unavailable for",
+        r"requested number of devices unavailable for (?:nvidia|amd)\.com/gpu",
+        _NO_GPU,
+    ),
+    ("in the placement group", r"required GPUs exceeds the total number of available GPUs", _NO_GPU),
+    (
+        "Expected all tensors to be on the same device",
+        r"RuntimeError: Expected all tensors to be on",
+        "tensors that lie on different devices",
+    ),
+    ("nodes are available", r"\d nodes are available: .{0,60}Insufficient (?:nvidia|amd)\.com/gpu", _NO_GPU),
     ("nvidia-container-cli:", r"nvidia-container-cli: (?!.*memory)", _NO_GPU),
     ("Failed to infer device type", r"Failed to infer device type", _NO_GPU),
     (

@@ -37,6 +37,7 @@ _ROWS = (
     signature("phase", "Shard ready in", r"Shard ready in", phase="warmup"),
     signature("phase", "Server started at unix:", r"Server started at unix:", phase="warmup"),
     signature("phase", "Warming up model", r"Warming up model", phase="warmup"),
+    signature("phase", "Error: Warmup(", r"Error: Warmup\(", phase="warmup"),
     signature("phase", "Method Warmup encountered an error", r"Method Warmup", phase="warmup"),
     signature("phase", "Method Prefill encountered an error", r"Method Prefill", phase="serve"),
     signature("phase", "Method Decode encountered an error", r"Method Decode", phase="serve"),

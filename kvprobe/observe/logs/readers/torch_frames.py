@@ -52,6 +52,8 @@ _LIBRARIES: Final = (
 _WARM_UP_FILE: Final = re.compile(r"(?:^|/)warmup/\w{0,40}warmup\.py$")
 """vLLM's kernel warm-up, after its pool is in place."""
 _CACHE_UPDATE: Final = re.compile(r"cache_utils\.py")
+_EXLLAMA_CACHE: Final = re.compile(r"/exllama(?:v\d)?/(?:cache/)?\w{0,20}(?:cache|model|fp16|quant)\.py$")
+"""ExLlama makes its cache for the longest context at once."""
 _GRAPH_FILE: Final = re.compile(r"torch/cuda/graphs\.py|cuda_?graph\w{0,20}\.py")
 _METHOD: Final = re.compile(r"(?:rror executing method|while processing method) ['\"]?(\w{1,80})")
 
@@ -138,6 +140,8 @@ def _sites(name: str, file: str) -> list[str]:
         sites.append("load")  # a model's layers are made: vLLM and others allocate the weights here
     if _CACHE_UPDATE.search(file):
         sites.append("static_cache" if name == "__init__" else "kv_growth")
+    if _EXLLAMA_CACHE.search(file) and name == "__init__":
+        sites.append("static_cache")
     if _GRAPH_FILE.search(file) and name in ("__exit__", "__enter__", "capture_end", "capture"):
         sites.append("capture")
     return sites

@@ -56,6 +56,9 @@ _ROWS = (
         r"maxTokensInPagedKvCache(?: \((?P<pool__tokens>\d+)\))? must be large enough",
     ),
     signature(
+        "pool_below_one_request", "Impossible to fit", r"Impossible to fit (?:in )?any sequence in kvCache"
+    ),
+    signature(
         "cuda_alloc_failed",
         "CUDA runtime error in ",
         r"CUDA runtime error in "
@@ -78,13 +81,40 @@ _ROWS = (
     ),
     signature("trt_stage", "bytes of scratch space", r"scratch space", stage="context"),
     signature(
-        "pool_short", "No free blocks left", r"new blocks. No free blocks left", phase="serve", failed=1
+        "pool_short",
+        "No free blocks left",
+        r"new blocks(?: for window size \d+)?\. No free blocks left",
+        phase="serve",
+        failed=1,
     ),
     signature(
         "engine_check_failed",
         "Assertion failed: ",
-        r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?!Can't allocate|.{0,80}(?:memory|large enough))"
+        r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?!Can't allocate|Impossible to fit|Input length|Prompt length|.{0,80}(?:memory|large enough))"
         r"(?P<check__text>.{3,160}?) \(/?\S{0,160}?(?P<file__text>\w{1,60}\.(?:cpp|cc|cu|h|hpp)):\d",
+    ),
+    signature(
+        "refused",
+        "exceeds maximum input length",
+        r"Prompt length \((?P<asked__tokens>\d+)\) exceeds maximum input length \((?P<limit__tokens>\d+)",
+        phase="serve",
+        reason="context",
+    ),
+    signature(
+        "refused",
+        "must be less than max sequence length",
+        r"Input length \((?P<asked__tokens>\d+)\) .{0,120}less than max sequence length "
+        r"\((?P<limit__tokens>\d+)",
+        phase="serve",
+        reason="context",
+    ),
+    signature(
+        "refused",
+        "should not exceed max_",
+        r"prompt length \((?P<asked__tokens>\d+)(?:\.0)?\).{0,80}should not exceed max_\w{3,20} "
+        r"\((?P<limit__tokens>\d+)",
+        phase="serve",
+        reason="context",
     ),
     signature("trt_stage", "createExecutionContext", r"createExecutionContext", stage="context"),
     signature(

@@ -23,6 +23,29 @@ _ROWS: Final = (
     ),
     signature(
         "context_refused",
+        "maximum context length of",
+        r"maximum context length of (?P<limit__tokens>\d+) tokens.{0,40}requested a total of "
+        r"(?P<asked__tokens>\d+) tokens",
+    ),
+    signature(
+        "context_refused",
+        "is too long to fit into the model",
+        r"length (?P<asked__tokens>\d+)\) is too long to fit into the model \(context length "
+        r"(?P<limit__tokens>\d+)",
+    ),
+    signature(
+        "context_refused",
+        "context length is only",
+        r"passed (?P<asked__tokens>\d+) input tokens .{0,80}context length is only (?P<limit__tokens>\d+)",
+    ),
+    signature(
+        "context_refused",
+        "longer than the maximum model length of",
+        r"\(length (?P<asked__tokens>\d+)\) is longer than the maximum model length of "
+        r"(?P<limit__tokens>\d+)",
+    ),
+    signature(
+        "context_refused",
         "is too long and exceeds limit of",
         r"Input prompt \((?P<asked__tokens>\d+) tokens\) is too long and exceeds limit of "
         r"(?P<limit__tokens>\d+)",

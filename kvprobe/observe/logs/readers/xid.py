@@ -56,6 +56,7 @@ _ROWS = (
     signature("driver_mismatch", "river/library version mismatch", r"version mismatch"),
     signature("adapter_failed", "RmInitAdapter failed", r"RmInitAdapter failed"),
     signature("amd_fault", "HW Exception by GPU", r"HW Exception by GPU node-\d+"),
+    signature("amd_fault", "MES failed to respond", r"MES failed to respond to msg"),
     signature("amd_fault", "amdgpu", r"amdgpu.{0,60}(?:ring \S+ timeout|GPU reset begin|page fault)"),
     signature(
         "collective_timeout",
