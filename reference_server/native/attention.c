@@ -103,9 +103,11 @@ static void fold(Running *state, const float *query, float scale, const Tile *ti
     add_values(state->out, shrink, score, tile, dim, low, high);
 }
 
-/* Rows from .. from + rows of a span, one KV head. */
+#define ASK_AT_ONCE 8
+
+/* Rows from .. from + rows of a span, one KV head; `after` is what this thread will want next. */
 static void attend_part(const Model *model, const Layer *layer, const Step *step, int64_t span_index,
-                        int64_t head, int64_t from, int64_t rows)
+                        int64_t head, int64_t from, int64_t rows, Upcoming after)
 {
     const Span *span = step->span + span_index;
     const int32_t *table = step->table[layer->group * step->spans + span_index];
@@ -123,7 +125,9 @@ static void attend_part(const Model *model, const Layer *layer, const Step *step
     int64_t oldest = window && first_query - window + 1 > 0 ? first_query - window + 1 : 0;
     for (int64_t first = oldest / TILE * TILE; first < end; first += TILE) {
         /* Only what some query of this part sees is read: older blocks may have been given back. */
-        ask(model, layer, table, head, first + TILE, end);
+        int64_t next = first + TILE, last = next + TILE < end ? next + TILE : end;
+        Upcoming soon = next < end ? (Upcoming){table, head, next, last} : after;
+        ask(model, layer, &soon, ASK_AT_ONCE);
         fetch(model, layer, table, head, first, end, &tile);
         for (int64_t r = 0; r < rows; r++) {
             int64_t query = first_query + r, high = query + 1 - first;
@@ -133,8 +137,10 @@ static void attend_part(const Model *model, const Layer *layer, const Step *step
             if (low >= high)
                 continue;
             const float *q = step->qkv + (span->row + from + r) * width + head * shared * dim;
-            for (int64_t h = 0; h < shared; h++)
+            for (int64_t h = 0; h < shared; h++) {
                 fold(states + r * shared + h, q + h * dim, scale, &tile, dim, low, high);
+                ask(model, layer, &soon, ASK_AT_ONCE);
+            }
         }
     }
     for (int64_t r = 0; r < rows; r++)
@@ -152,23 +158,29 @@ typedef struct {
     const Step *step;
 } Attention;
 
+/* What turn `index` will read first; nothing, when there is no such turn. */
+static Upcoming first_tile(const Attention *own, int64_t index)
+{
+    int64_t number = index / own->model->kv_heads, window = own->layer->window;
+    if (number >= own->step->spans)
+        return (Upcoming){0};
+    const Span *span = own->step->span + number;
+    int64_t end = span->start + span->count, oldest = window ? span->start - window + 1 : 0;
+    int64_t first = oldest > 0 ? oldest / TILE * TILE : 0;
+    const int32_t *table = own->step->table[own->layer->group * own->step->spans + number];
+    return (Upcoming){table, index % own->model->kv_heads, first, first + TILE < end ? first + TILE : end};
+}
+
 /* One KV head of one sequence. */
 static void turn_head(void *context, int64_t index)
 {
     const Attention *own = context;
     int64_t shared = own->model->heads / own->model->kv_heads, rows_a_part = MOST_QUERIES / shared;
     int64_t span = index / own->model->kv_heads, head = index % own->model->kv_heads;
-    int64_t after = index + own->step->threads, span_after = after / own->model->kv_heads;
-    if (span_after < own->step->spans) {
-        const Span *next = own->step->span + span_after;
-        int64_t end = next->start + next->count, window = own->layer->window;
-        int64_t oldest = window && next->start - window + 1 > 0 ? next->start - window + 1 : 0;
-        ask(own->model, own->layer, own->step->table[own->layer->group * own->step->spans + span_after],
-            after % own->model->kv_heads, oldest / TILE * TILE, end);
-    }
+    Upcoming after = first_tile(own, index + own->step->threads);
     for (int64_t from = 0; from < own->step->span[span].count; from += rows_a_part) {
         int64_t left = own->step->span[span].count - from, rows = left < rows_a_part ? left : rows_a_part;
-        attend_part(own->model, own->layer, own->step, span, head, from, rows);
+        attend_part(own->model, own->layer, own->step, span, head, from, rows, after);
     }
 }
 

@@ -90,16 +90,20 @@ static void turn_keys(const float *const *key, int64_t dim, float *turned)
             turned[d * TILE + t] = key[t][d];
 }
 
-/* Ask for the keys and values of a tile that will be wanted next. */
-static void ask(const Model *model, const Layer *layer, const int32_t *table, int64_t head, int64_t first,
-                int64_t end)
+/* Positions that will be wanted soon, of one KV head of a sequence. */
+typedef struct {
+    const int32_t *table;
+    int64_t head, position, last;
+} Upcoming;
+
+/* Ask for the next few of them: little by little, so that memory works while the present tile is computed. */
+static inline void ask(const Model *model, const Layer *layer, Upcoming *soon, int64_t count)
 {
-    int64_t size = model->block_size, last = first + TILE < end ? first + TILE : end;
-    int64_t bytes = model->head_dim * form_bytes[model->kv_form];
-    for (int64_t position = first; position < last; position++) {
-        int64_t block = table[position / size];
+    int64_t size = model->block_size, bytes = model->head_dim * form_bytes[model->kv_form];
+    for (; count > 0 && soon->position < soon->last; count--, soon->position++) {
+        int64_t block = soon->table[soon->position / size];
         const Memory *memory = memory_of(model, layer, &block);
-        int64_t at = ((block * model->kv_heads + head) * size + position % size) * bytes;
+        int64_t at = ((block * model->kv_heads + soon->head) * size + soon->position % size) * bytes;
         for (int64_t line = 0; line < bytes; line += LINE) {
             __builtin_prefetch((const char *)memory->keys + at + line, 0, 2);
             __builtin_prefetch((const char *)memory->values + at + line, 0, 2);

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Sequences
 
 from reference_server.detokenizer import TextStream
 from reference_server.kv.allocator import Allocator
+from reference_server.kv.backed import BackedRegions
 from reference_server.kv.contiguous import ContiguousAllocator, ExactAllocator
 from reference_server.kv.paged import PagedAllocator
 from reference_server.kv.preemption import PreemptionManager, RecomputePreemption
@@ -24,6 +25,38 @@ from reference_server.sequence import Sequence, Timeline
 
 ALLOCATORS = ("paged", "paged-reserve", "contiguous", "contiguous-exact", "pieces")
 """`pieces` is contiguous-exact that never joins free regions."""
+BACKED = ("contiguous-backed", "contiguous-exact-backed")
+"""Regions of a line whose memory comes in segments, which a device has a few of."""
+SEGMENT_SLOTS = 3
+
+
+class FewSegments:
+    """A device with room for so many segments at once."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.present: set[int] = set()
+
+    def allocate(self, index: int) -> bool:
+        assert index not in self.present
+        if len(self.present) >= self.count:
+            return False
+        self.present.add(index)
+        return True
+
+    def release(self, index: int) -> None:
+        self.present.remove(index)
+
+    def room(self) -> int:
+        return self.count - len(self.present)
+
+
+def backed_regions(slots: int, segment_slots: int) -> BackedRegions:
+    """For at least `slots` slots at once."""
+    count = -(-slots // segment_slots)
+    return BackedRegions(FewSegments(count), segment_slots=segment_slots, count=count, most=64 * count)
+
+
 Content = tuple[object, ...]
 _TOKENIZER = ByteTokenizer()
 
@@ -71,6 +104,12 @@ def make_allocator(kind: str, slots: int, block_size: int, memory: Memory, *, ca
     """`slots` usable token slots; blocks of `block_size` where the kind has blocks."""
     if kind == "contiguous":
         return ContiguousAllocator(slots + 1, max(slots // 2, 1))
+    if kind == "contiguous-backed":
+        region = max(slots // 2, 1)
+        return ContiguousAllocator(slots + 1, region, regions=backed_regions(2 * region, region))
+    if kind == "contiguous-exact-backed":
+        regions = backed_regions(slots, SEGMENT_SLOTS)
+        return ExactAllocator(slots + 1, block_size, memory.copy_blocks, regions=regions)
     if kind in ("contiguous-exact", "pieces"):
         return ExactAllocator(slots + 1, block_size, memory.copy_blocks, joining=kind != "pieces")
     blocks = slots // block_size + 1

@@ -18,6 +18,7 @@ from reference_server.device_segments import DeviceSegments
 from reference_server.errors import ConfigError
 from reference_server.kv.backed import BackedRegions
 from reference_server.sequence import FinishReason
+from tests.reference_server.memory_model import FewSegments
 from tests.reference_server.server_rig import SMALL, Rig
 from tests.reference_server.test_core import words
 from tests.reference_server.test_device_memory import device_rig, memory_of
@@ -127,25 +128,8 @@ def test_a_request_of_all_that_fits_runs_alone(allocator: str) -> None:
 
 
 def test_a_line_in_segments_keeps_small_holes_and_frees_empty_segments() -> None:
-    present: set[int] = set()
-
-    class Few:
-        def __init__(self) -> None:
-            self.present = present
-
-        def allocate(self, index: int) -> bool:
-            if len(present) >= 4:
-                return False
-            present.add(index)
-            return True
-
-        def release(self, index: int) -> None:
-            present.remove(index)
-
-        def room(self) -> int:
-            return 4 - len(present)
-
-    regions = BackedRegions(Few(), segment_slots=10, count=4, most=100)
+    segments = FewSegments(4)
+    regions, present = BackedRegions(segments, segment_slots=10, count=4, most=100), segments.present
     assert (regions.total, regions.free, regions.largest, regions.backed) == (40, 40, 40, 0)
     assert [regions.take(8) for _ in range(5)] == [10, 18, 26, 34, 42]
     for start in (10, 26, 42):

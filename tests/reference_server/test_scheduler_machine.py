@@ -17,6 +17,7 @@ from reference_server.scheduler import Scheduler, Step
 from reference_server.sequence import FinishReason, Sequence
 from tests.reference_server.memory_model import (
     ALLOCATORS,
+    BACKED,
     Memory,
     check_usage,
     make_allocator,
@@ -32,7 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, steps and aborts at random."""
 
     @initialize(
-        kind=st.sampled_from(ALLOCATORS),
+        kind=st.sampled_from((*ALLOCATORS, *BACKED)),
         size=st.sampled_from([1, 2, 4]),
         spare=st.integers(0, 12),
         caching=st.booleans(),
@@ -45,7 +46,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         self.kind = kind
         slots = LONGEST + spare * size
-        if kind == "contiguous":
+        if kind in ("contiguous", "contiguous-backed"):
             slots = max(slots, 2 * LONGEST)
         self.memory = Memory(1 if kind.startswith("contiguous") or kind == "pieces" else size)
         self.allocator = make_allocator(kind, slots, size, self.memory, caching=caching)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+from kvprobe.diagnose.fragmentation import BOGUS_BYTES
 from kvprobe.diagnose.log_site import Site, site_of
 from kvprobe.diagnose.log_view import LogView
 from kvprobe.diagnose.model import Confidence
@@ -189,16 +190,20 @@ def _tables(view: LogView) -> list[Event]:
     return found
 
 
+_MUCH: Final = 2**40
+"""A demand of a TiB may as well come of a wrong shape."""
+
+
 def host_memory(view: LogView) -> list[LogCandidate]:
     event = view.first("cpu_oom")
-    if event is None:
-        return []
-    asked = event.get("requested")
+    asked = event.get("requested") if event is not None else None
+    if event is None or (asked or 0) >= BOGUS_BYTES:
+        return []  # a size that wrapped around is no demand
     return [
         said(
             event,
             "host_memory_exhausted",
-            "certain" if asked else "likely",
+            "certain" if asked and asked < _MUCH else "likely",
             "The host's memory, not the GPU's, could not give "
             + (size(asked) if asked else "what was asked")
             + ".",

@@ -38,6 +38,14 @@ _MEANINGS: Final[dict[str, _Meaning]] = {
         _UPGRADE,
         "an out-of-memory before this line",
     ),
+    "absurd": _Meaning(
+        "engine_accounting_bug",
+        "likely",
+        "The size that was asked for is no tensor's: a length or an index overflowed before it",
+        "the shape that the innermost frame of the traceback computes",
+        ("upgrade, or go back one version", "mend what computed the size; no memory setting helps"),
+        "a plausible size in the same message",
+    ),
     "no_block": _Meaning(
         "kv_pool_pressure",
         "suspected",
@@ -142,6 +150,14 @@ _MEANINGS: Final[dict[str, _Meaning]] = {
         "the device at that address, and Xid lines around that time",
         ("reset or reseat the device; have it replaced if it returns",),
         "an address that is no GPU or switch of this server",
+    ),
+    "device_gone": _Meaning(
+        "gpu_hw_fault",
+        "suspected",
+        "The driver's tools no longer reach this GPU: as a rule it fell off the bus or waits for a reset",
+        "`dmesg` for Xid lines (79, 74, 119) of that address",
+        ("reset the GPU or restart the machine", "have it, its riser or its power looked at if it returns"),
+        "the same message for every GPU: then the driver or its access rights",
     ),
     "svm": _Meaning(
         "driver_limit_not_capacity",

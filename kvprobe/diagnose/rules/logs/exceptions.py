@@ -62,6 +62,10 @@ _PLAIN: Final = frozenset(
     }
 )
 """Raised for a mistake, by Python or a library; `RuntimeError` and `ValueError` may be anything."""
+_WRAPPERS: Final = frozenset(
+    {"ValidationError", "OSError", "BackendCompilerFailed", "InductorError", "TypeError"}
+)
+"""They may carry another error inside, whose own lines an excerpt can lack."""
 _CHECKS: Final = frozenset(
     {"AssertionError", "KeyError", "IndexError", "OverflowError", "ZeroDivisionError", "AttributeError"}
 )
@@ -112,7 +116,10 @@ def plain_exceptions(view: LogView) -> list[LogCandidate]:
         kind = str(event.get("type") or "").rsplit(".", 1)[-1]
         text = str(event.get("message") or event.text).lower()
         if kind in _PLAIN and not any(word in text for word in _MEMORY_WORDS):
-            return [_not_memory(event, f"The program ended in {kind}")]
+            found = _not_memory(event, f"The program ended in {kind}")
+            if kind in _WRAPPERS:
+                found.finding.confidence = "suspected"
+            return [found]
     return []
 
 

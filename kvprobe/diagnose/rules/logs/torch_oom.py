@@ -60,14 +60,15 @@ def _judge(c: OomCase) -> list[LogCandidate]:
 
 
 def _refused_though_free(c: OomCase) -> list[LogCandidate]:
-    """Step 3: neither capacity nor fragmentation by the numbers. On a nearly full card the phase that filled
-    it stands behind, if one is known."""
+    """Step 3: neither capacity nor fragmentation by the numbers. While a card is being filled, a few free MiB
+    are what the refusal itself gave back: then the phase is the root."""
     limit = oom_driver.driver(c)
     if limit.finding.confidence != "suspected" or c.site.phase is None:
         return [limit]
     filled = oom_phases.plainly_short(c)
+    limit.root = not c.starting
     for one in filled:
-        one.finding.confidence, one.root, one.excludes = "suspected", False, {}
+        one.finding.confidence, one.root, one.excludes = "suspected", c.starting, {}
         limit.excludes.pop(one.finding.cause, None)
     return [limit, *filled]
 

@@ -41,6 +41,15 @@ _NO_SIZE: Final = (
     signature(
         "cuda_oom", "cuda runtime error (2)", r"cuda runtime error \(2\) : out of memory", where="runtime"
     ),
+    signature(
+        "cuda_oom",
+        "Out of memory error on GPU",
+        r"Out of memory error on GPU \d+\. Cannot allocate [\d.]+ ?[MG]i?B",
+        where="runtime",
+    ),
+    signature(
+        "cuda_oom", "isn't enough and alloc failed", r"memory isn't enough and alloc fail", where="runtime"
+    ),
     signature("cuda_oom", "cudaErrorMemoryAllocation", r"cudaErrorMemoryAllocation", where="runtime"),
     signature(
         "cuda_oom", "CUDA_ERROR_OUT_OF_MEMORY", r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY", where="driver"
@@ -166,7 +175,10 @@ _HOST: Final = (
     signature("cpu_oom", "posix_memalign(&data", r"posix_memalign\(&data.{0,60} == 0\. 12 vs 0"),
     signature("cpu_oom", "Cannot allocate memory", r"^(?!.{0,60}mlock).*Cannot allocate memory"),
     signature("cpu_oom", "paging file is too small", r"paging file is too small"),
-    signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc"),
+    signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc(?!.{0,80}(?:CUDA|cuda))"),
+    signature(
+        "cpu_oom", "ERROR_OUT_OF_HOST_MEMORY", r"(?:UR_RESULT|PI|VK|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"
+    ),
     signature("cpu_oom", "DefaultCPUAllocator: not enough memory", r"not enough memory:(?! you tried)"),
     *(
         signature("accelerator_oom", anchor, pattern, backend="cann")

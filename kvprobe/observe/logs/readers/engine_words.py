@@ -14,9 +14,13 @@ def _said(what: str, anchor: str, pattern: str, engine: str | None = None) -> Si
 
 
 _BOOKS: Final = (
+    _said("absurd", "Storage size calculation overflowed", r"Storage size calculation overflowed"),
+    _said("absurd", "you tried to allocate 1844", r"you tried to allocate 1844\d{16} bytes"),
     _said("estimate", "bug in memory estimation", r"is full! There is a bug in memory est", "sglang"),
     _said("books", "KV cache already freed", r"(?:Committed|committed) KV cache already freed", "sglang"),
     _said("books", "Unexpected overallocated KV cache", r"overallocated KV", "sglang"),
+    _said("books", "ncorrect LRU list", r"Incorrect LRU list", "sglang"),
+    _said("books", "lock_ref on node with", r"^AssertionError: \w{3}_lock_ref on node", "sglang"),
     _said("books", "already in lru list", r"Inserting node .{0,80}already in lru list", "sglang"),
 )
 _POOLS: Final = (
@@ -29,9 +33,11 @@ _POOLS: Final = (
     _said("no_block", "Failed to allocate token prealloc", r"prealloc indices", "sglang"),
     _said("one_request", "No space left for only one request", r"for only one request", "sglang"),
     _said("one_request", "even after retracting all other requests", r"ut of memory even after", "sglang"),
+    _said("one_request", "Total sequence length exceeds cache size", r"exceeds cache size", "exllama"),
+    _said("one_request", "and cannot be enqueued", r"Job requires \d+ pages \(only \d+ avail", "exllama"),
     _said("one_request", "capacity of block_manager", r"tokens?\) is too long and exceeds the cap", "vllm"),
     _said("state_slot", "Can not alloc mamba cache", r"Can ?not alloc mamba cache", "sglang"),
-    _said("state_slot", "Not enough space for mamba cache", r"Not enough space for mamba cache", "sglang"),
+    _said("state_slot", "Not enough space for mamba", r"Not enough space for mamba \w", "sglang"),
     _said(
         "state_slot", "available Mamba cache blocks", r"\(\d+\) exceeds available Mamba cache blocks", "vllm"
     ),
@@ -75,6 +81,9 @@ _SYSTEM: Final = (
     _said("system_memory", "Memory allocation still failed", r"OpenBLAS error: Memory allocation still"),
     _said(
         "system_memory", "java.lang.OutOfMemoryError", r"OutOfMemoryError: (?:Java heap|GC overhead|Direct)"
+    ),
+    _said(
+        "device_gone", "Unable to determine the device handle", r"device handle for [Gg][Pp][Uu].{4,40}: Unk"
     ),
     _said("link", "SXid (", r"SXid \(PCI:\S{4,20}\): \d{4,6}, (?!Non-fatal)"),
     _said("link", "AER: Uncorrect", r"AER: Uncorrect\w{2,6} \(Fatal\) error received"),

@@ -17,6 +17,28 @@ _RECORDS = (
     signature("killed", "oom_kill event", r"Detected \d+ oom_kill event", how="Slurm (its memory limit)"),
     signature("killed", "oom-kill event", r"Detected \d+ oom-kill event", how="Slurm (its memory limit)"),
     signature("killed", "Exceeded job memory limit", r"Exceeded job memory", how="Slurm (its memory limit)"),
+    signature(
+        "killed",
+        "OUT_OF_MEMORY",
+        r"^(?:State: *|\S{1,40} +)OUT_OF_ME\w{1,4}\b",
+        how="Slurm (its memory limit)",
+    ),
+    signature(
+        "killed", "PBS: job killed: mem", r"job killed: mem \S{3,20} exceeded", how="PBS (its memory limit)"
+    ),
+    signature("killed", "Memory limit of ", r"Memory limit of \d+ MiB exceeded with", how="container"),
+    signature("killed", "Error R15", r"Error R15 \(Memory quota", how="container"),
+    signature("killed", "OOMKilled=true", r"OOMKilled=true", how="container"),
+    signature("killed", "OOM Killed", r"(?:Driver Failure|Exit Message).{0,40}OOM Killed", how="container"),
+    signature(
+        "killed", "using all available RAM", r"crashed after using all available RAM", how="notebook service"
+    ),
+    signature(
+        "killed",
+        "more memory than is available. It has restarted",
+        r"notebook tried to allocate more memory",
+        how="notebook service",
+    ),
     signature("killed", ": Out Of Memory", r"task \d{1,6}: Out Of Memory", how="Slurm (its memory limit)"),
     signature("killed", "TERM_MEMLIMIT", r"TERM_MEMLIMIT", how="LSF (its memory limit)"),
     signature(

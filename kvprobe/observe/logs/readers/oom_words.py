@@ -19,15 +19,16 @@ _FAILED = re.compile(
 )
 _ADVICE = re.compile(
     r"\b(?:if|may|might|could|can|avoid|prevent|to reduce|in case|when|try|consider|possible|unless|on oom|"
-    r"handle|retry|pinned)\b",
+    r"handle|retry|falling back|fallback|pinned)\b",
     re.IGNORECASE,
 )
+_OUTLIVED = re.compile(r"falling back|retrying (?:with|without)", re.IGNORECASE)
 _HOST = re.compile(r"\b(?:host|cpu|system|RAM|heap|mmap|std::bad_alloc|java)\b", re.IGNORECASE)
 
 
 def _words(line: Line, around: Around) -> Iterable[Event]:
     found = _FAILED.search(line.text[:600])
-    if found is None or _ADVICE.search(line.text[: found.end()]) is not None:
+    if found is None or _ADVICE.search(line.text[: found.end()]) or _OUTLIVED.search(line.text[:600]):
         return
     yield event_of(line, "oom_words", {"host": Value(True)} if _HOST.search(found[0]) else {})
 

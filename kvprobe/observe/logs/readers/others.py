@@ -36,7 +36,7 @@ _ROWS = (
     ),
     signature(
         "guardrail_refused",
-        "due to insufficient system resources",
+        "insufficient system resources",
         r"insufficient system resources(?:.{0,80}?requires approximately "
         r"(?P<asked__text>\S{1,12} ?\w{1,9}) of)?",
         engine="lmstudio",

@@ -90,7 +90,8 @@ _ROWS = (
     signature(
         "engine_check_failed",
         "Assertion failed: ",
-        r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: (?!Can't allocate|Impossible to fit|Input length|Prompt length|.{0,80}(?:memory|large enough))"
+        r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: "
+        r"(?!Can't allocate|Impossible to fit|Input length|Prompt length|.{0,80}(?:memory|large enough))"
         r"(?P<check__text>.{3,160}?) \(/?\S{0,160}?(?P<file__text>\w{1,60}\.(?:cpp|cc|cu|h|hpp)):\d",
     ),
     signature(

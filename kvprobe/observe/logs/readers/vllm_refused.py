@@ -18,14 +18,24 @@ _ROWS: Final = (
     signature(
         "context_refused",
         "maximum context length is",
-        r"maximum context length is (?P<limit__tokens>\d+) tokens.{0,40}you requested "
-        r"(?P<asked__tokens>\d+) tokens",
+        r"maximum context length is (?P<limit__tokens>\d+) tokens.{0,40}(?:you requested|your prompt "
+        r"contains at least) (?P<asked__tokens>\d+) (?:input )?tokens",
     ),
     signature(
         "context_refused",
         "maximum context length of",
         r"maximum context length of (?P<limit__tokens>\d+) tokens.{0,40}requested a total of "
         r"(?P<asked__tokens>\d+) tokens",
+    ),
+    signature(
+        "context_refused",
+        "is greater than max_seq_len",
+        r"[Pp]rompt length (?P<asked__tokens>\d+) is greater than max_seq_len (?P<limit__tokens>\d+)",
+    ),
+    signature(
+        "context_refused",
+        "is loaded with context length of only",
+        r"keep the first (?P<asked__tokens>\d+) tokens .{0,80}context length of only (?P<limit__tokens>\d+)",
     ),
     signature(
         "context_refused",
