@@ -65,7 +65,7 @@ SERVED += "gen throughput (token/s): 80.0, #queue-req: 0\n"
             "logical_kv_too_large",
         ),
         ("Out of memory error on GPU 1. Cannot allocate 640.0MB memory on GPU 1", "capacity_exhausted"),
-        ("UR error: UR_RESULT_ERROR_OUT_OF_HOST_MEMORY", "host_memory_exhausted"),
+        ("UR error: UR_RESULT_ERROR_OUT_OF_HOST_MEMORY", "driver_limit_not_capacity"),
         ("5512.batch  OUT_OF_MEMORY  0:125", "host_oom_kill"),
         ("=>> PBS: job killed: mem 7100000kb exceeded limit 7000000kb", "host_oom_kill"),
         ("Memory limit of 8192 MiB exceeded with 8230 MiB used.", "host_oom_kill"),

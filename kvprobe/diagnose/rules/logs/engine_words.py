@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kvprobe.diagnose.log_view import LogView
-from kvprobe.diagnose.model import Confidence
+from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate
-from kvprobe.diagnose.rules.logs.words import cites, lived_on
+from kvprobe.diagnose.rules.logs.words import lived_on
 
 
 class _Meaning(NamedTuple):
@@ -167,6 +167,18 @@ _MEANINGS: Final[dict[str, _Meaning]] = {
         ("raise that limit", "a smaller model or cache"),
         "no free host memory at that moment",
     ),
+    "resident": _Meaning(
+        "driver_limit_not_capacity",
+        "suspected",
+        "The driver could not make a buffer resident; it says host memory, but as a rule means a limit of "
+        "its own or a model that exceeds the device",
+        "free host memory at that moment, and the model's size against the device's memory",
+        (
+            "fewer layers on the device",
+            "relaxed allocation limits (UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1)",
+        ),
+        "no free host memory at that moment: then that",
+    ),
     "video_memory": _Meaning(
         "capacity_exhausted",
         "suspected",
@@ -199,7 +211,7 @@ def said(view: LogView) -> list[LogCandidate]:
             meaning.cause,
             meaning.confidence,
             f"{meaning.why}.",
-            cites(same, 2),
+            [Evidence(source=e.source, line=e.line, text=e.text, facts={}) for e in same[:2]],
             fatal=True,
             at=event,
             phase=event.phase,

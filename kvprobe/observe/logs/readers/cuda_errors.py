@@ -176,9 +176,6 @@ _HOST: Final = (
     signature("cpu_oom", "Cannot allocate memory", r"^(?!.{0,60}mlock).*Cannot allocate memory"),
     signature("cpu_oom", "paging file is too small", r"paging file is too small"),
     signature("cpu_oom", "std::bad_alloc", r"std::bad_alloc(?!.{0,80}(?:CUDA|cuda))"),
-    signature(
-        "cpu_oom", "ERROR_OUT_OF_HOST_MEMORY", r"(?:UR_RESULT|PI|VK|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"
-    ),
     signature("cpu_oom", "DefaultCPUAllocator: not enough memory", r"not enough memory:(?! you tried)"),
     *(
         signature("accelerator_oom", anchor, pattern, backend="cann")

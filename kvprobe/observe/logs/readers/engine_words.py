@@ -89,6 +89,7 @@ _SYSTEM: Final = (
     _said("link", "AER: Uncorrect", r"AER: Uncorrect\w{2,6} \(Fatal\) error received"),
 )
 _LIMITS: Final = (
+    _said("resident", "ERROR_OUT_OF_HOST_MEMORY", r"(?:UR_RESULT|PI|VK|ZE_RESULT)_ERROR_OUT_OF_HOST_MEM"),
     _said("svm", "SVM mapping failed", r"SVM mapping failed, exceeds resident system memory"),
     _said("video_memory", "not enough GPU video memory", r"There is not enough GPU video memory avail"),
     _said("metal_array", "total bytes of NDArray", r"total bytes of NDArray > 2\*\*3[12]"),
