@@ -51,7 +51,6 @@ def observations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_shared_prefix_on_the_bundled_server(out: Path) -> None:
-    before = {p.pid for p in psutil.process_iter()}
     result = valid_run("shared_prefix", "--out", str(out), "--json", *SMALL_SHARED)
     assert result.code == 0, result.err
     document = result.document
@@ -69,8 +68,8 @@ def test_shared_prefix_on_the_bundled_server(out: Path) -> None:
     assert rate["got"] <= rate["ceiling"] + 0.01
     assert document["metrics"]["max_active"] == 2
     assert document["metrics"]["ttft_s"]["n"] == 66
-    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
-    assert not [p for p in left if "reference_server" in " ".join(p.info["cmdline"] or ())]
+    environment = json.loads((Path(document["run_dir"]) / "environment.json").read_text())
+    assert not psutil.pid_exists(environment["server_pid"]), "the bundled server ends with the run"
     check_run_directory(Path(document["run_dir"]), document)
 
 
