@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.log_worth import observe_worth
 from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.evidence.events import Event
 from kvprobe.summary.units import percent, size, whole
@@ -29,7 +30,7 @@ def observe(view: LogView) -> list[Observation]:
     available = view.last("available_kv", "budget")
     for pool in pools.values():
         found += _against_model(view, pool, available)
-    return found
+    return [*found, *observe_worth(view)]
 
 
 def _concurrency(pool: Event) -> list[Observation]:

@@ -16,7 +16,7 @@ from tests.faults.kit import DONE, Exchange, chunk, playing, serve
 
 FAULT = playing(chunk("a"), chunk(finish="stop"), DONE)
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="install openssl for certificates")
 
 
 AUTHORITY = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="pip install triton (x86-64 Linux), as the extra `test` does")
+pytest.importorskip("triton", reason="install triton (the extra `test` does, on x86-64 Linux)")
 
 from tests.gpu import check
 

@@ -58,7 +58,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the probe says when libnvidia-ml.so.1 is the one of fake_nvml.c."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler")
+        pytest.skip("install a C compiler (Debian: gcc libc6-dev)")
     folder = tmp_path_factory.mktemp("nvml")
     source = Path(__file__).with_name("fake_nvml.c")
     library = folder / "libnvidia-ml.so.1"

@@ -45,6 +45,7 @@ def events_of(page: Page, source: str) -> list[Event]:
     )
     if queried and hit is not None:
         told["prefix_hit_rate"] = Value(hit / queried, "ratio")
+        told["prefix_queries"], told["prefix_hits"] = Value(queried, "tokens"), Value(hit, "tokens")
     events = [_event("engine_stats", page, source, told)] if told else []
     pool = _pool(page.cache_config or {})
     return [*events, *([_event("pool_size", page, source, pool)] if "blocks" in pool else [])]

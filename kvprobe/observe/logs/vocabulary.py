@@ -52,6 +52,8 @@ declare(
     full_usage=("ratio", "of the full-attention pool"),
     swa_usage=("ratio", "of the sliding-window pool"),
     prefix_hit_rate=("ratio", "as the line has it"),
+    prefix_queries=("tokens", "looked up since the start, by a metrics page"),
+    prefix_hits=("tokens", "of them found"),
     prompt_tokens_per_s=("tokens/s", "prefill throughput"),
     generation_tokens_per_s=("tokens/s", "decode throughput"),
     preemptions=("count", "as the line has it"),

@@ -60,6 +60,7 @@ declare(
     flash_attention=(None, "on, off or auto"),
     kv_unified=(None, "one cache for all slots"),
     max_prefill_tokens=("tokens", "of one prefill"),
+    max_request_tokens=("tokens", "of prompt and answer of one request"),
     max_total_tokens=("tokens", "of the pool, forced by the user"),
     mem_fraction_static=("ratio", "of the card for weights and pool"),
     n_ctx=("tokens", "of the whole context"),

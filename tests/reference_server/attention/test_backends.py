@@ -33,13 +33,13 @@ def sdpa(shape: LlamaConfig, store: KVStore) -> AttentionBackend[Any]:
 def native(shape: LlamaConfig, store: KVStore) -> AttentionBackend[Any]:
     kernels = library()
     if kernels is None:
-        pytest.skip("no kernels in C: there is no compiler, or they are switched off")
+        pytest.skip("install a C compiler (Debian: gcc libc6-dev) for the kernels in C")
     return NativeAttention(shape, store, kernels)
 
 
 def in_triton(shape: LlamaConfig, store: KVStore) -> AttentionBackend[Any]:
     if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed: pip install triton (x86-64 Linux), as the extra `test` does")
+        pytest.skip("install triton (pip install triton, x86-64 Linux), as the extra `test` does")
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"  # read when the package is imported
     if os.environ.get("TRITON_INTERPRET") != "1":

@@ -19,7 +19,7 @@ from reference_server.native.packed import PackedMatrix
 def kernels() -> ctypes.CDLL:
     found = library()
     if found is None:
-        pytest.skip("no kernels in C: there is no compiler, or they are switched off")
+        pytest.skip("install a C compiler (Debian: gcc libc6-dev) for the kernels in C")
     return found
 
 

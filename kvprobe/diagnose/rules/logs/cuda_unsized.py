@@ -63,7 +63,7 @@ def _unsized(view: LogView, event: Event, site: Site) -> tuple[str, Confidence, 
     if event.get("where") == "cumem" or "wake" in site:
         return (
             "other_process_on_gpu",
-            "likely",
+            "likely" if "wake" in site else "suspected",  # with sleep mode on, a start uses it too
             "The engine asked for its memory back after sleeping and it was gone: a trainer or "
             "another process took it",
         )
@@ -79,7 +79,7 @@ def _unsized(view: LogView, event: Event, site: Site) -> tuple[str, Confidence, 
     if event.name == "nvml_assert":
         return (
             "capacity_exhausted",
-            "suspected" if site.engine in POOL_ENGINES else "likely",
+            "suspected",
             "An out-of-memory whose report itself failed (MIG or vGPU hide the numbers)",
         )
     if site.phase == "capture":
@@ -120,7 +120,7 @@ def _over_by_name(view: LogView) -> tuple[str, Confidence, str] | None:
     card = f" on a card of {size(total)}" if total else ", more than most cards have"
     return (
         "weights_plus_fixed_too_large",
-        "suspected" if estimate.ambiguous else "likely",
+        "suspected" if estimate.ambiguous or not total else "likely",
         f"Memory ran out while weights were loaded: {estimate.text}{card}",
     )
 
@@ -144,7 +144,7 @@ def xla(view: LogView) -> list[LogCandidate]:
         said(
             event,
             "capacity_exhausted",
-            "likely" if asked else "suspected",
+            "suspected",  # a preallocation, or somebody else, may hold the rest
             f"XLA could not place {size(asked) if asked else 'a buffer'} on the device.",
             check=["the program's memory table above the message: arguments (weights) against temporaries"],
             remedy=["a smaller batch or context, sharding over more devices, or lower precision"],
@@ -203,7 +203,7 @@ def host_memory(view: LogView) -> list[LogCandidate]:
         said(
             event,
             "host_memory_exhausted",
-            "certain" if asked and asked < _MUCH else "likely",
+            "likely" if not asked else "certain" if asked < _MUCH else "suspected",
             "The host's memory, not the GPU's, could not give "
             + (size(asked) if asked else "what was asked")
             + ".",

@@ -88,7 +88,7 @@ _MEANINGS: Final[dict[str, _Meaning]] = {
     ),
     "weights": _Meaning(
         "weights_plus_fixed_too_large",
-        "likely",
+        "suspected",
         "The loader had to place layers of the model outside the GPU: the weights do not fit the memory it "
         "counted as free",
         "free GPU memory at that moment, and the size of the checkpoint in this precision",
@@ -121,7 +121,7 @@ _MEANINGS: Final[dict[str, _Meaning]] = {
     ),
     "heap": _Meaning(
         "host_memory_exhausted",
-        "likely",
+        "suspected",
         "The program's own allocator got no host memory",
         "free host memory, the container's limit, and `ulimit -v`",
         ("more host memory or swap", "a smaller model, fewer workers"),

@@ -88,7 +88,8 @@ def xid(view: LogView) -> list[LogCandidate]:
     if soft:
         return [_software(next((e for e in soft if e.get("code") not in _FOLLOWS), soft[0]), events)]
     if only_reset:
-        return [_hardware(only_reset[0], "a recovery action (reset or reboot) is required", events, "likely")]
+        told = "a recovery action (reset or reboot) is required"
+        return [_hardware(only_reset[0], told, events, "suspected")]  # after what fault is not told
     return []
 
 
@@ -224,7 +225,9 @@ def collective_timeout(view: LogView) -> list[LogCandidate]:
         return []
     gone = view.first("nvml_unreachable")
     if gone is not None:
-        return [_hardware(event, "A collective timed out and the driver does not answer", [gone], "likely")]
+        # A container that lost its device files cannot reach the driver either.
+        told = "A collective timed out and the driver does not answer"
+        return [_hardware(event, told, [gone], "suspected")]
     return [
         candidate(
             "not_memory",

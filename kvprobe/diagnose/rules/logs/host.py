@@ -136,6 +136,8 @@ def sigkill(view: LogView) -> list[LogCandidate]:
     if first.get("reason") == "Error" and all(e.get("how") == "container" for e in signals):
         return [_killed_by_whom(first)]
     sure: Confidence = "likely" if first.get("how") in {"shell", "signal"} or runner else "suspected"
+    if first.get("how") == "signal" and not runner and view.phase_at(first) not in ("load", None):
+        sure = "suspected"  # launchers and watchdogs send the same signal to a rank that hangs
     if any(e.line < first.line for e in view.all("child_died")):
         sure = "suspected"  # SGLang kills its own process tree once a child is gone
     said = f" (phase: {view.phase_at(first)})" if view.phase_at(first) else ""
@@ -182,9 +184,10 @@ def _killed_by_whom(signal: Event) -> LogCandidate:
 
 
 def _probe(probe: Event, signal: Event) -> LogCandidate:
+    restarts = str(probe.get("probe")).lower() in ("liveness", "startup") and signal.get("reason") == "Error"
     return candidate(
         "not_memory",
-        "likely",
+        "likely" if restarts else "suspected",  # a readiness probe kills nothing; a dead container fails all
         f"Exit 137 is the kubelet's own SIGKILL after a failed {probe.get('probe')} probe, not a lack of "
         f"memory.",
         [cite(probe), cite(signal)],

@@ -53,7 +53,7 @@ def _too_small(view: LogView, event: Event) -> list[LogCandidate]:
 def _far_too_large(event: Event, asked: float, machine: float) -> LogCandidate:
     return candidate(
         "weights_plus_fixed_too_large",
-        "likely",
+        "suspected",  # the estimate has the KV cache in it: a long context alone may exceed the machine
         f"The model ({size(asked)}) is {asked / machine:.1f} times what this machine has "
         f"({size(machine)}): no "
         "setting makes it fit.",

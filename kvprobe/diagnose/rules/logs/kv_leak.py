@@ -141,7 +141,8 @@ def cancelled_but_running(view: LogView) -> list[LogCandidate]:
             at=aborted[-1],
             phase="serve",
             check_first=[
-                "one streamed request, closed by the client: running must fall within a step or two"
+                "a cancel probe: close one streamed request, then one non-streamed, and time how long "
+                "running takes to fall (a step or two; still running after 60 s proves it)"
             ],
             remedy=[
                 "upgrade; a proxy between must pass the disconnect on",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, percent, plural, told, whole
 from kvprobe.evidence.events import Event
@@ -82,7 +83,7 @@ def pressure(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "kv_pool_pressure",
-            "suspected" if slow else "certain" if proof and high else "likely",
+            "suspected" if slow else _how_sure(view, pool, proof),
             f"The KV pool is too small for this load: {usage}with {', '.join(signs)}.{tail}",
             [*cites(proof, 2), *(cite(e, *_SHOWN) for e in shown)],
             fatal=False,
@@ -96,6 +97,17 @@ def pressure(view: LogView) -> list[LogCandidate]:
             would_change_my_mind=["the same slowness with a pool twice as large"],
         )
     ]
+
+
+def _how_sure(view: LogView, pool: Pool | None, proof: list[Event]) -> Confidence:
+    """Without an eviction only a queue shows that requests suffer, and it may as well wait for sequences."""
+    high = pool.high if pool is not None else []
+    if proof:
+        return "certain" if high else "likely"
+    most = told(view, "max_num_seqs")
+    at_limit = most is not None and any((e.get("running") or 0) >= most for e in high)
+    queued = pool is not None and len(pool.queued(high)) >= QUEUED
+    return "likely" if queued and not at_limit else "suspected"
 
 
 def _slow_after_retraction(view: LogView, pool: Pool) -> str | None:
@@ -202,9 +214,12 @@ def _owned(view: LogView, held: list[Event]) -> LogCandidate:
     usage, running = worst.get("kv_usage"), worst.get("running")
     tokens = told(view, "tokens", "pool_size")
     each = f", about {whole(tokens * usage / running)} tokens each" if tokens else ""
+    most = told(view, "max_num_seqs")
+    # One or two may run because no more are allowed, and the next prompt may well fit what is free.
+    doubtful = usage < _FREE or (most is not None and running >= most and usage < RED_LINE)
     return candidate(
         "logical_kv_too_large",
-        "likely",
+        "suspected" if doubtful else "likely",
         f"{plural(running, 'running request')} hold {percent(usage)} of the KV pool{each} while "
         f"{worst.get('waiting') or 'none'} wait in {plural(len(held), 'reading')}: few long contexts own it.",
         [cite(held[0], *_SHOWN), cite(held[-1], *_SHOWN), *cites(view.all("pool_size"), 1)],
@@ -254,7 +269,8 @@ def _limit(view: LogView, free: list[Event], most: float | None, at_limit: bool)
         why += ": a configured limit (sequences, batched tokens, admission), not the pool, holds them."
     return candidate(
         "queue_limit",
-        "certain" if at_limit else "likely",
+        # Without the limit's number a next prompt that is larger than what is free looks alike.
+        "certain" if at_limit else "likely" if usage < _OWNED and running > FEW else "suspected",
         why,
         [
             cite(free[0], *_SHOWN),

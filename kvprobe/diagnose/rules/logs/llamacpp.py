@@ -24,6 +24,7 @@ _SMALL_PEAK: Final = 0.03
 """Of weights and KV cache: a compute buffer below this is the last straw, they fill the card."""
 _SMALL_BUFFER: Final = 2 * 2**30
 _SYCL_LIMIT: Final = 4 * 2**30
+_NOTABLE_KV: Final = 2**30
 
 
 def buffers(view: LogView) -> list[LogCandidate]:
@@ -111,7 +112,7 @@ def _weights(
     if _on_host(view, event):
         return host_buffer(event, asked, evidence, fatal)
     if "SYCL" in str(event.get("device")) and asked is not None and asked > _SYCL_LIMIT:
-        return one_block(event, asked, evidence, fatal)
+        return one_block(event, asked, free, evidence, fatal)
     if free is not None and asked is not None and asked <= _FITS * free:
         return free_but_refused(event, asked, free, evidence, fatal)
     against = f" with {size(free)} free on it" if free is not None else ""
@@ -159,7 +160,10 @@ def _kv(
         return _weights_first(view, event, asked, evidence, fatal)
     return candidate(
         "reservation_policy_waste" if many else "max_model_len_exceeds_pool",
-        "likely" if slots is not None or context else "suspected",
+        # A small cache that fails, and the weights beside it not told: they may be what fills the card.
+        "likely"
+        if (slots is not None or context) and ((asked or 0) >= _NOTABLE_KV or _on_device(view, event))
+        else "suspected",
         f"The KV cache{length}{default} needs one buffer of {size(asked)}, which was refused: llama.cpp "
         f"reserves the whole context at start{shared}, whatever "
         f"the requests use.",
@@ -233,7 +237,7 @@ def _compute(
     beside = f"; the KV cache already holds {size(sum(k for k in kv if k))}" if kv else ""
     return candidate(
         "startup_activation_peak",
-        "suspected" if asked is not None and 0 < asked < _SMALL_PEAK * held else "likely",
+        "suspected" if asked is None or asked < (_SMALL_PEAK * held or _NOTABLE_KV) else "likely",
         f"The compute buffer of the worst-case graph ({size(asked)}{detail}) was refused on "
         f"{event.get('device') or 'the device'}; weights and KV cache were there already{beside}.",
         evidence,

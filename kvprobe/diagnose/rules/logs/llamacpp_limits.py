@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvprobe.diagnose.model import Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, candidate, cite
 from kvprobe.diagnose.rules.logs.words import size
 from kvprobe.evidence.events import Event
 
+_NO_BUFFER: Final = 2**40
+"""A buffer of a TiB comes of a wrong size as easily as of a large model."""
+_LARGEST_CARD: Final = 24 * 2**30
+"""Of Intel's cards that SYCL serves."""
+
 
 def host_buffer(event: Event, asked: float | None, evidence: list[Evidence], fatal: bool) -> LogCandidate:
     return candidate(
         "host_memory_exhausted",
-        "likely",
+        "suspected" if asked is not None and asked >= _NO_BUFFER else "likely",
         f"A host buffer of {size(asked)} was refused: system memory, not GPU memory, is too small.",
         evidence,
         fatal=fatal,
@@ -28,10 +35,12 @@ def host_buffer(event: Event, asked: float | None, evidence: list[Evidence], fat
     )
 
 
-def one_block(event: Event, asked: float, evidence: list[Evidence], fatal: bool) -> LogCandidate:
+def one_block(
+    event: Event, asked: float, free: float | None, evidence: list[Evidence], fatal: bool
+) -> LogCandidate:
     return candidate(
         "driver_limit_not_capacity",
-        "likely",
+        "suspected" if asked > (free if free is not None else _LARGEST_CARD) else "likely",
         f"One buffer of {size(asked)} was asked of {event.get('device')}: Intel's driver refuses single "
         "blocks above 4 GiB, whatever is free.",
         evidence,

@@ -17,7 +17,8 @@ def pool_full(view: LogView) -> list[LogCandidate]:
     smallest = min((e.get("batch") for e in tries if isinstance(e.get("batch"), int)), default=None)
     ended = bool(fatal) or smallest == 1
     slots = told(view, "max_num_seqs")
-    sure: Confidence = "suspected" if not ended else "certain" if slots else "likely"
+    # Without the number of slots one long conversation and many short ones look alike.
+    sure: Confidence = "suspected" if not ended or not slots else "certain" if slots == 1 else "likely"
     after = (
         any(e.source == tries[-1].source and e.line > tries[-1].line for e in view.events) if tries else True
     )
@@ -150,7 +151,7 @@ def no_rewind(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "prefix_disabled_for_model",
-            "certain" if forced else "likely",
+            "certain" if forced else "suspected",  # "not supported" is said at a healthy start, too
             f"{plural(times, 'time')} the cached prompt could not be used: sliding-window or recurrent "
             f"memory cannot rewind, so the prompt is computed from its start; for this model a low hit rate "
             f"is by design.",

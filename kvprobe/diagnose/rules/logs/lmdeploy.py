@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.model import Confidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, told
 from kvprobe.evidence.events import Event
@@ -16,12 +17,12 @@ def turbomind(view: LogView) -> list[LogCandidate]:
     started = bool(view.all("serving", "pool_size", "engine_stats"))
     count = told(view, "cache_max_entry_count")
     if event.get("file") == "memory_utils.cu" and not started:
-        return [_weights(event)]
+        return [_weights(event, "likely" if view.phase_at(event) == "load" else "suspected")]
     shown = f" (cache_max_entry_count {count})" if count else ""
     return [
         candidate(
             "gpu_memory_utilization_too_high",
-            "likely" if started or (count or 0) > 0.8 else "suspected",
+            "likely" if started else "suspected",  # before it, the weights may be what fills the card
             f"The run-time allocator found no memory beside the KV cache{shown}: the cache's share leaves "
             f"too little.",
             [cite(event), *cites([e for e in view.all("config") if e.get("cache_max_entry_count")], 1)],
@@ -40,10 +41,10 @@ def turbomind(view: LogView) -> list[LogCandidate]:
     ]
 
 
-def _weights(event: Event) -> LogCandidate:
+def _weights(event: Event, sure: Confidence) -> LogCandidate:
     return candidate(
         "weights_plus_fixed_too_large",
-        "likely",
+        sure,
         "Memory for the weights and fixed buffers could not be had while loading (memory_utils.cu), before "
         "any KV cache: the share for the cache does not matter here.",
         [cite(event)],
@@ -64,7 +65,7 @@ def no_room(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "weights_plus_fixed_too_large",
-            "likely",
+            "suspected",  # no number: another process, or a large prefill, leaves as little
             f"No GPU memory is left for the {event.get('what')} after the weights.",
             [cite(event)],
             fatal=True,

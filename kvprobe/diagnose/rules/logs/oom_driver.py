@@ -13,6 +13,8 @@ _NEARLY_FULL: Final = 0.02
 """Of the card: so little may have come free between the refusal and the message."""
 _SMALLEST_CARD_BYTES: Final = 2 * 2**30
 """No card that ROCm serves has less: such a total is an APU's carve-out."""
+_ONE_TENSOR: Final = 0.25
+"""Of what is allowed: a request above it is a transient of the input's size, not the sum of what is held."""
 _UNIFIED_BYTES: Final = 60 * 2**30
 
 
@@ -57,7 +59,7 @@ def carve_out(c: OomCase) -> LogCandidate:
     n = c.numbers
     return c.found(
         "driver_limit_not_capacity",
-        "likely",
+        "likely" if (n.total or 0) <= _SMALLEST_CARD_BYTES else "suspected",  # an empty discrete card, too
         f"{size(n.requested)} were refused on a device that reports {size(n.total or 0)} with "
         f"{size(n.allocated or 0)} allocated: on an APU "
         "that figure is what the driver exposes, not the memory of the machine.",
@@ -129,7 +131,7 @@ def mps(c: OomCase) -> LogCandidate:
         told += f"above the {size(most)} allowed"
     return c.found(
         "capacity_exhausted",
-        "likely",
+        "likely" if told and c.numbers.requested < _ONE_TENSOR * (most or 0) else "suspected",
         f"The Metal back end is at its own limit{told}; `other allocations` is memory of this "
         "process, not of "
         "another program.",

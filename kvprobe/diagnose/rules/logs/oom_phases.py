@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvprobe.diagnose.rules.logs import oom_placeless, oom_serving, oom_starting
 from kvprobe.diagnose.rules.logs.base import LogCandidate
 from kvprobe.diagnose.rules.logs.oom_case import OomCase
 from kvprobe.summary.units import percent, size
+
+_FILLED: Final = 0.85
+"""Of the card: so much in the allocator's hands is what leaves a collective no room."""
 
 
 def plainly_short(c: OomCase) -> list[LogCandidate]:
@@ -81,7 +86,7 @@ def _by_phase(c: OomCase) -> list[LogCandidate]:
 def _collective(c: OomCase) -> LogCandidate:
     return c.found(
         "nccl_or_runtime_buffers",
-        "likely",
+        "suspected" if (c.share(c.numbers.allocated) or 0.0) >= _FILLED else "likely",
         f"Buffers for communication between GPUs could not be had: {c.lacks()}.",
         check_first=["free memory before the engine starts, on every GPU of the group"],
         remedy=[

@@ -14,6 +14,8 @@ _SPIKE_BYTES: Final = 2**30
 _TENSORS_OF_A_CACHE: Final = 64
 """Keys and values of 32 layers: what is enlarged is one of them."""
 _NOTABLE_CACHE: Final = 0.15
+_BEYOND_BUDGET: Final = 0.1
+"""Graphs, communication and transients of a healthy engine lie within this share beyond its budget."""
 
 
 def serving(c: OomCase) -> list[LogCandidate]:
@@ -86,7 +88,7 @@ def budget(c: OomCase, *, root: bool = True, sure: Confidence | None = None) -> 
     share = c.share(held) or 0.0
     return c.found(
         "gpu_memory_utilization_too_high",
-        sure or ("likely" if share >= 0.9 and (c.site.told or c.utilisation) else "suspected"),
+        sure or ("likely" if share >= 0.9 and _by_budget(c, share) else "suspected"),
         _budget_why(c, held, share),
         evidence=c.evidence(c.view.last("budget"), c.site.frame("serve")),
         root=root,
@@ -103,6 +105,13 @@ def budget(c: OomCase, *, root: bool = True, sure: Confidence | None = None) -> 
         ],
         would_change_my_mind=["the same failure with 0.10 less utilisation: then something grows (a leak)"],
     )
+
+
+def _by_budget(c: OomCase, share: float) -> bool:
+    """What is held was the budget's to give: far above it, something else has grown since."""
+    if c.utilisation is not None:
+        return share <= c.utilisation + _BEYOND_BUDGET
+    return c.site.told
 
 
 def _budget_why(c: OomCase, held: int, share: float) -> str:
@@ -229,7 +238,9 @@ def _training(c: OomCase) -> LogCandidate:
 def _plain_generation(c: OomCase) -> LogCandidate:
     n = c.numbers
     if n.total and n.requested >= 0.08 * n.total:
-        return _spike(c, "one tensor of this size in a forward pass is a transient of the input's length")
+        light = (c.share(n.allocated) or 1.0) < _WEIGHTS_FILL or n.requested >= 0.25 * n.total
+        what = "one tensor of this size in a forward pass is a transient of the input's length"
+        return _spike(c, what, "likely" if light else "suspected")
     return c.found(
         "capacity_exhausted",
         "suspected",

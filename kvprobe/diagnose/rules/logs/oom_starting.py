@@ -25,6 +25,7 @@ _VISION_NAME: Final = re.compile(
 _PEAK_TENSOR: Final = 0.03
 _LIGHT_WEIGHTS: Final = 0.75
 _GREEDY: Final = 0.95
+_EXPLAINED: Final = 0.85
 _WORST_OVER_TEXT: Final = 2
 
 
@@ -40,7 +41,15 @@ def loading(c: OomCase) -> list[LogCandidate]:
         return [too_large(c, "suspected", "the rest of the card is not in PyTorch's hands")]
     if c.site.told and share and share >= _NEARLY_FULL:
         return [too_large(c, "certain", None)]
+    if c.site.phase == "load" and fit != "over" and _unaccounted(c):
+        return [too_large(c, "suspected", None)]
     return [too_large(c, "likely" if c.site.phase == "load" else by_name(c), None)]
+
+
+def _unaccounted(c: OomCase) -> bool:
+    """What was loaded and what was asked leave a notable part of the card that nobody is told to hold."""
+    held, asked = c.share(c.numbers.allocated), c.share(c.numbers.requested)
+    return held is None or held + (asked or 0.0) < _EXPLAINED
 
 
 def fit_by_name(c: OomCase) -> model_size.Fit | None:
@@ -124,7 +133,7 @@ def profiling(c: OomCase) -> list[LogCandidate]:
     if worst_case_images(c.view) and "logits" not in c.site:
         return [multimodal(c)]
     if c.view.all("mm_profile_too_short", "mm_budget") and c.site.told is False:
-        return [multimodal(c)]
+        return [multimodal(c, "suspected")]
     return [_peak(c)]
 
 

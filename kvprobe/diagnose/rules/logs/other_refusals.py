@@ -166,7 +166,7 @@ def failed_check(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "engine_accounting_bug" if books else "not_memory",
-            "likely" if books else "suspected",
+            "suspected",  # a check in those files also guards settings and plain want of blocks
             f"A check of {what} failed: {str(event.get('check'))[:120]} ({event.get('file')}).",
             [cite(event)],
             fatal=True,

@@ -64,7 +64,10 @@ def block_too_large(view: LogView) -> list[LogCandidate]:
     found = [
         candidate(
             "prefix_block_granularity",
-            "likely",
+            # Hybrids have reuse off unless asked for; and two readings may be two different prompts.
+            "likely"
+            if readings >= _READINGS and flag(view, "enable_prefix_caching") is True
+            else "suspected",
             f"0 % hits in {plural(readings, 'reading')} with blocks of {whole(block)} tokens: only whole "
             f"blocks are reused, so a shared prefix under {whole(unit)} tokens can never hit.",
             [cite(source, "block_size"), *cites(rates(view)[-1:], 1)],

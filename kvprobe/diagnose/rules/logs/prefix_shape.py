@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
+from kvprobe.diagnose.replicas import replica_rates, server_of, with_affinity
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.prefix import hit_rate, rates
-from kvprobe.diagnose.rules.logs.words import cites, percent, whole
+from kvprobe.diagnose.rules.logs.words import cites, percent, told, whole
 
 _READINGS: Final = 3
 _EARLY: Final = 0.15
@@ -31,7 +32,8 @@ def layout(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "prefix_layout_unstable",
-            "likely",
+            # Different users behind one short system prompt look the same where several slots serve them.
+            "likely" if told(view, "max_num_seqs") == 1 else "suspected",
             f"Prompts of up to {whole(longest)} tokens diverge at token {min(points)} in {len(points)} "
             f"requests: something early in the prompt (a time, an id, the order of tools) changes each time.",
             cites(events, 3),
@@ -65,12 +67,15 @@ def spread(view: LogView) -> list[LogCandidate]:
     rate = hit_rate(view)
     if not policies or (rate is not None and rate[0] > 0.5):
         return []
-    ranks = len({e.rank for e in view.all("engine_stats")})
+    told = replica_rates(view)
+    ranks = len({server_of(e) for e in view.all("engine_stats") if e.line})
     shown = f", hit rate {percent(rate[0])}" if rate is not None else ""
+    if (ideal := with_affinity(told)) is not None:
+        shown = f", hit rate {percent(ideal / len(told))} on average (affinity: up to {percent(ideal)})"
     return [
         candidate(
             "prefix_routing_spread",
-            "likely" if rate is not None and ranks > 1 else "suspected",
+            "suspected",  # a low rate has other reasons; only one replica's rate would prove it
             f"The router's policy is {policies[0].get('policy')}: a repeated prefix meets its cache only on "
             f"one of the replicas{f' ({ranks} seen)' if ranks > 1 else ''}{shown}.",
             [cite(policies[0]), *cites(rates(view)[-1:], 1)],

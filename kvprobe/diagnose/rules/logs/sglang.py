@@ -38,7 +38,7 @@ def no_room(view: LogView) -> list[LogCandidate]:
         return [_fraction(at, evidence, "likely", _by_its_own_sum(fraction, least, loaded))]
     if loaded and loaded[-1].get("weights") is not None:
         return [_by_numbers(at, loaded[-1], fraction, evidence)]
-    sure: Confidence = "suspected" if fraction is None and not negative else "likely"
+    sure: Confidence = "likely" if fraction is not None and negative else "suspected"
     if fraction is not None and fraction <= 0.6:
         return [
             _fraction(
@@ -85,8 +85,13 @@ def _by_numbers(at: Event, loaded: Event, fraction: float | None, evidence: list
             f"{sums}; raise it above {needed:.2f}, at {_LEGAL_FRACTION} the pool gets {size(best)}.",
         )
     return _weights(
-        at, evidence, "certain" if fraction else "likely", f"{sums}; no legal fraction leaves room for KV."
+        at, evidence, _sure_of_weights(weights, before), f"{sums}; no legal fraction leaves room for KV."
     )
+
+
+def _sure_of_weights(weights: float, before: float) -> Confidence:
+    """What was free before is not the card: weights that are not most of it may miss what others hold."""
+    return "likely" if weights >= 0.6 * before else "suspected"
 
 
 def _fraction(at: Event, evidence: list[Evidence], sure: Confidence, why: str) -> LogCandidate:
@@ -155,6 +160,7 @@ def unequal(view: LogView) -> list[LogCandidate]:
 
 _OOM = re.compile(r"out of memory|OutOfMemory|OOM|MemoryAllocation", re.IGNORECASE)
 _UNCLEAR = re.compile(r"ALLOC_FAILED|NOT_INITIALIZED|unhandled cuda error", re.IGNORECASE)
+_NEAR_MEMORY = re.compile(r"memory|alloc|workspace|launch fail", re.IGNORECASE)
 """Errors that want of memory and other reasons share: other rules know them better."""
 
 
@@ -193,7 +199,7 @@ def _no_room_for_graphs(event: Event, left: Event | None) -> LogCandidate:
 def _other_reason(event: Event, inner: str) -> LogCandidate:
     return candidate(
         "not_memory",
-        "likely",
+        "suspected" if _NEAR_MEMORY.search(inner) else "likely",
         f"Capturing CUDA graphs failed for another reason than memory: {inner[:160]}",
         [cite(event)],
         fatal=True,

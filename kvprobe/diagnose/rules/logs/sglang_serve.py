@@ -70,7 +70,7 @@ def _pages(view: LogView, event: Event, n: int, m: int, evidence: list[Evidence]
     )
     return candidate(
         "reservation_policy_waste",
-        "likely",
+        "likely" if page else "suspected",
         f"{whole(n)} tokens were refused although {whole(m)} are available: {pages}; whole pages run out "
         f"before tokens do.",
         evidence,

@@ -88,7 +88,9 @@ def mlc(view: LogView) -> list[LogCandidate]:
     cause, reason, remedy = _mlc_verdict(free, weights, temporary)
     parts = f"{size(weights)} of weights + {size(temporary)} of temporary buffer"
     why = f"{parts} = {size(weights + temporary)} against {size(free)}: {reason}."
-    return [_mlc(event, cause, "likely", why, remedy)]
+    # A sum that fits says only that what is left for KV is too small; by how much is not in the message.
+    sure: Confidence = "suspected" if cause == "engine_accounting_bug" else "likely"
+    return [_mlc(event, cause, sure, why, remedy)]
 
 
 def _mlc_verdict(free: float, weights: float, temporary: float) -> tuple[str, str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvprobe.diagnose.log_view import LogView
-from kvprobe.diagnose.model import Evidence
+from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules.logs.base import LogCandidate, LogRule, candidate, cite
 from kvprobe.diagnose.rules.logs.words import cites, percent, told, whole
 from kvprobe.evidence.events import Event
@@ -30,14 +30,18 @@ def warmup(view: LogView) -> list[LogCandidate]:
     filled = f"; PyTorch already holds {percent(share)} of the card" if share is not None else ""
     evidence = [cite(event), *cites(oom[-1:])]
     if tokens <= _TINY_WARMUP or full:
-        return [_weights(event, evidence, tokens, filled)]
-    return [_peak(event, evidence, tokens, filled)]
+        # Without the card's numbers another process explains a tiny warm-up that fails as well.
+        return [_weights(event, evidence, tokens, filled, "suspected" if share is None else "likely")]
+    light = share is not None and share < _WEIGHTS_SHARE
+    return [_peak(event, evidence, tokens, filled, "likely" if light else "suspected")]
 
 
-def _weights(event: Event, evidence: list[Evidence], tokens: int, filled: str) -> LogCandidate:
+def _weights(
+    event: Event, evidence: list[Evidence], tokens: int, filled: str, sure: Confidence
+) -> LogCandidate:
     return candidate(
         "weights_plus_fixed_too_large",
-        "likely",
+        sure,
         f"Even a warm-up of {whole(tokens)} prefill tokens does not fit{filled}: the weights leave no room.",
         evidence,
         fatal=True,
@@ -49,10 +53,10 @@ def _weights(event: Event, evidence: list[Evidence], tokens: int, filled: str) -
     )
 
 
-def _peak(event: Event, evidence: list[Evidence], tokens: int, filled: str) -> LogCandidate:
+def _peak(event: Event, evidence: list[Evidence], tokens: int, filled: str, sure: Confidence) -> LogCandidate:
     return candidate(
         "startup_activation_peak",
-        "likely",
+        sure,
         f"The warm-up pass of {whole(tokens)} prefill tokens does not fit beside the weights{filled}.",
         evidence,
         fatal=True,

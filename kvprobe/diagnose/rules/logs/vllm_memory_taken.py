@@ -100,7 +100,9 @@ def _somebody(
         if again is not None
         else "another process, or one left from an earlier run"
     )
-    confidence: Confidence = "likely" if again is not None or held < 0.1 * event.get("total") else "certain"
+    # Without a list of processes it may as well be a run of one's own that was left behind.
+    processes = view.all("smi_process") and held >= 0.1 * event.get("total")
+    confidence: Confidence = "certain" if again is None and processes else "likely"
     return candidate(
         cause,
         confidence,

@@ -263,7 +263,12 @@ class _Refusal:
         multimodal = self._multimodal()
         return self._say(
             "multimodal_profiling" if multimodal else "startup_activation_peak",
-            "likely",
+            # What is left of a budget after weights and cache may be other processes' as well; and a setting
+            # for images does not say that they are what is large.
+            "likely"
+            if r.activation is not None
+            and (not multimodal or self.view.all("mm_budget", "mm_profile_too_short"))
+            else "suspected",
             f"The profiling pass, not the weights, takes the room: a peak of {size(peak or 0)} "
             f"({r.sum_text()}).",
             [
@@ -295,9 +300,9 @@ class _Refusal:
         return self._say(
             "weights_plus_fixed_too_large",
             "certain"
-            if r.activation is not None and r.total is not None
+            if r.activation is not None and r.total is not None and _mostly_weights(r)
             else "likely"
-            if known
+            if known and _mostly_weights(r)
             else "suspected",
             "Weights and what runs beside them leave no room for a cache"
             + (f": {told}." if told else ".")
@@ -311,6 +316,11 @@ class _Refusal:
             ],
             ["an activation peak or a graph estimate that is larger than the weights"],
         )
+
+
+def _mostly_weights(room: Room) -> bool:
+    """Where the budget is known, weights below half of it are not what fills it."""
+    return room.limit is None or (room.weights or 0) >= 0.5 * room.limit
 
 
 def _much_of(room: Room) -> bool:

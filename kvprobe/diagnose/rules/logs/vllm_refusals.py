@@ -155,7 +155,7 @@ def profiling_assert(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             cause,
-            "likely",
+            "likely" if a is not None and b is not None and b >= a else "suspected",
             why,
             [cite(event)],
             fatal=True,

@@ -34,7 +34,8 @@ def preempted(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "logical_kv_too_large" if few else "kv_pool_pressure",
-            "certain" if stats and not few else "likely",
+            # One preemption, and no reading of a full pool, is a peak and no lasting pressure.
+            "certain" if stats and not few else "likely" if stats or count > 1 else "suspected",
             f"{whole(count)} preemption{'s' * (count != 1)} (the counter in the line; one line stands for "
             f"up to 50){at_usage}{with_running}: "
             "requests lose their blocks and are computed again.",
@@ -96,7 +97,7 @@ def scales(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "kv_quant_error",
-            "likely",
+            "suspected",  # nothing was measured: a template or a kernel garbles output, too
             f"The cache is {dtype or 'fp8'} with default scales, and the output is garbled.",
             [cite(event), cite(garbage)],
             fatal=False,
@@ -118,7 +119,7 @@ def lora_rank(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "reservation_policy_waste",
-            "likely",
+            "suspected",  # a larger adapter may come later
             f"LoRA buffers are sized for rank {most}, the loaded adapter has rank {rank}: "
             f"{percent(1 - rank / most)} of them "
             "is never used.",

@@ -18,6 +18,11 @@ _ROWS = (
         "max_batch_total_tokens: ",
         r"max_batch_total_tokens: (?:Some\(\s{0,4})?(?P<max_total_tokens__tokens>\d+)",
     ),
+    signature(
+        "config",
+        "max_total_tokens: ",
+        r"\bmax_total_tokens: (?:Some\(\s{0,4})?(?P<max_request_tokens__tokens>\d+)",
+    ),
     signature("engine_start", "text_generation_launcher: Args", r"text_generation_launcher: Args"),
     signature(
         "engine_start",
