@@ -43,7 +43,7 @@ from tests.diagnose.logs.reading import diagnose, finding, oom, traceback
         (
             "RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:88",
             "other_process_on_gpu",
-            "likely",
+            "suspected",
         ),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "

@@ -33,7 +33,7 @@ def test_init_with_room_on_the_card_is_a_fraction_too_low_and_is_raised() -> Non
 
 def test_init_without_room_on_the_card_is_the_weights_whatever_the_advice_says() -> None:
     found = primary("\n".join((_args(0.9), _loaded(2.1, 21.2), NO_ROOM, "Killed")))
-    assert (found.cause, found.confidence) == ("weights_plus_fixed_too_large", "certain")
+    assert (found.cause, found.confidence) == ("weights_plus_fixed_too_large", "likely")
     assert found.symptom == "startup_full"
 
 

@@ -17,8 +17,9 @@ def pool_full(view: LogView) -> list[LogCandidate]:
     smallest = min((e.get("batch") for e in tries if isinstance(e.get("batch"), int)), default=None)
     ended = bool(fatal) or smallest == 1
     slots = told(view, "max_num_seqs")
+    proven = slots == 1 or bool(_oversubscribed(view))
     # Without the number of slots one long conversation and many short ones look alike.
-    sure: Confidence = "suspected" if not ended or not slots else "certain" if slots == 1 else "likely"
+    sure: Confidence = "suspected" if not ended or not slots else "certain" if proven else "likely"
     after = (
         any(e.source == tries[-1].source and e.line > tries[-1].line for e in view.events) if tries else True
     )

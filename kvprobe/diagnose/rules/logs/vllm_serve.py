@@ -17,7 +17,7 @@ _INCONSISTENT: Final = 0.05
 
 
 def preempted(view: LogView) -> list[LogCandidate]:
-    """V0 prints the 1st, 51st, 101st … event: the count is the number in the line."""
+    """V0 prints the 1st, 51st, 101st … event: the count is the number in the line. One alone is a peak."""
     events = view.all("preemption")
     if not events:
         return []
@@ -34,7 +34,6 @@ def preempted(view: LogView) -> list[LogCandidate]:
     return [
         candidate(
             "logical_kv_too_large" if few else "kv_pool_pressure",
-            # One preemption, and no reading of a full pool, is a peak and no lasting pressure.
             "certain" if stats and not few else "likely" if stats or count > 1 else "suspected",
             f"{whole(count)} preemption{'s' * (count != 1)} (the counter in the line; one line stands for "
             f"up to 50){at_usage}{with_running}: "
