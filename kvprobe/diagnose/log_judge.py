@@ -78,6 +78,8 @@ def _healthy(view: LogView, named: list[Finding], open_end: Finding | None) -> b
     if named or open_end is not None or any(not lived_on(view, e) for e in view.all(*_ADVERSE)):
         return False
     stats = view.all("engine_stats")
+    if 2 * sum(bool(e.get("waiting")) for e in stats) > len(stats):
+        return False  # a queue in most readings is a complaint, though no rule may name its cause
     if view.all("serving") or len(stats) > 1 or any(not _strained(e) for e in stats):
         return True
     cut_off = "traceback" in view.ended.values()  # whose error is not in the excerpt

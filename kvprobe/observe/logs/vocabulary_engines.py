@@ -284,6 +284,11 @@ declare("threads_exhausted")
 declare("trt_alloc_failed", asked=("B", "that was asked for"), free=("B", "that were free"))
 declare("trt_stage", stage=(None, "when or where"))
 declare(
+    "context_clamped",
+    input=("tokens", "that were asked for as the context"),
+    limit=("tokens", "that the model was trained for, and that are used"),
+)
+declare(
     "truncated",
     dropped=("tokens", "that were dropped"),
     input=("tokens", "length of the prompt or context"),

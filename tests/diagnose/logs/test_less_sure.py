@@ -278,3 +278,44 @@ def test_a_refused_context_whose_line_is_cut_off() -> None:
     )
     assert answer.primary == "max_model_len_exceeds_pool"
     assert "7.50 GiB" in answer.findings[0].why
+
+
+def test_pieces_with_much_to_spare_decide_while_loading_too() -> None:
+    """Step 5a without an engine that makes a pool: the weights would fit, so they are not what is too large."""
+    found = diagnose(
+        "Traceback (most recent call last):\n"
+        '  File "/opt/lib/python3.12/site-packages/accelerate/big_modeling.py", line 501, in dispatch_model\n'
+        "    attach_hooks(model)\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+        "capacity of 47.40 GiB of which 8.50 MiB is free. Including non-PyTorch memory, this process has "
+        "47.39 GiB memory in use. Of the allocated memory 42.10 GiB is allocated by PyTorch, and 4.80 GiB "
+        "is reserved by PyTorch but unallocated."
+    )
+    assert found.primary == "allocator_fragmentation"
+
+
+def test_a_context_that_is_clamped_cuts_no_prompt() -> None:
+    found = diagnose(
+        'time=2025-05-02T10:00:00.000Z level=WARN source=server.go:140 msg="requested context size too '
+        'large for model" num_ctx=16384 num_parallel=1 n_ctx_train=4096\n'
+    )
+    assert found.primary in ("unknown", "healthy_baseline")
+
+
+def test_a_queue_in_every_reading_is_not_health() -> None:
+    line = (
+        "INFO 03-04 10:00:{at}0 [loggers.py:248] Engine 000: Avg prompt throughput: 15000.0 tokens/s, "
+        "Avg generation throughput: 21.5 tokens/s, Running: {n} reqs, Waiting: {w} reqs, "
+        "GPU KV cache usage: {u}.0%, Prefix cache hit rate: 0.0%\n"
+    )
+    found = diagnose("".join(line.format(at=i, n=8 + 4 * i, w=70 - 4 * i, u=15 + 9 * i) for i in range(5)))
+    assert found.primary not in ("healthy_baseline", "kv_pool_idle")
+
+
+def test_one_full_reading_with_a_long_queue_is_a_suspicion() -> None:
+    found = diagnose(
+        "INFO 03-04 10:00:00 [loggers.py:127] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
+        "Avg generation throughput: 5100.0 tokens/s, Running: 190 reqs, Waiting: 310 reqs, "
+        "GPU KV cache usage: 99.8%, Prefix cache hit rate: 0.4%\n"
+    )
+    assert (found.primary, found.findings[0].confidence) == ("kv_pool_pressure", "suspected")

@@ -26,6 +26,8 @@ _OWNED: Final = 0.50
 _FREE: Final = 0.70
 _READINGS: Final = 3
 _FALL: Final = 0.5
+_ALL_BUT_FULL: Final = 0.95
+"""A single reading, as people paste it, is a suspicion only at this level."""
 _SLOW_TOKENS_PER_S: Final = 8.0
 """For one request: slower than reading; a decode step of any served model takes less."""
 _SHOWN = ("running", "waiting", "kv_usage", "generation_tokens_per_s")
@@ -156,6 +158,8 @@ def _signs(view: LogView, pool: Pool | None) -> list[str]:
         signs.append(
             f"requests waiting in {len(queued)} of these (up to {max(e.get('waiting') for e in queued)})"
         )
+    if len(pool.stats) == 1 and queued and pool.most >= _ALL_BUT_FULL:
+        signs.append(f"{queued[0].get('waiting')} requests waiting in the only reading there is")
     if _falls(pool.high, "generation_tokens_per_s"):
         signs.append("throughput falling")
     if _falls(pool.high, "prefix_hit_rate"):

@@ -23,6 +23,8 @@ _OTHERS_NEEDED_AT_LOAD: Final = 0.05
 _UNNAMED_NEEDED: Final = 0.15
 _OVERHEAD_SHARE: Final = 0.12
 _OTHERS_NOTABLE: Final = 0.2
+_ROOMY: Final = 0.05
+"""Pieces that leave so much of the card to spare decide, whatever was being loaded."""
 _OTHERS_ROOT: Final = 0.25
 """Who holds so much of a card is the root, though pieces decide the request."""
 
@@ -187,7 +189,7 @@ def _fragmented(c: OomCase) -> list[LogCandidate]:
     if (c.share(c.verdict.outside) or 0.0) >= _OTHERS_ROOT:
         pieces.root = False
         return [_somebody(c), pieces]
-    if c.verdict.full and (c.pool_engine or c.starting):
+    if c.verdict.full and (c.pool_engine or (c.starting and not _roomy(c))):
         pieces.root = False
         return [*oom_phases.behind_fragmentation(c), pieces]
     if "static_cache" in c.site and not c.pool_engine:
@@ -196,6 +198,11 @@ def _fragmented(c: OomCase) -> list[LogCandidate]:
         pieces.root = False
         return [*oom_phases.plainly_short(c), pieces]
     return [pieces, _tight(c)]
+
+
+def _roomy(c: OomCase) -> bool:
+    """Step 5a with much to spare: step 6 asks for an engine with a pool, and the weights would fit."""
+    return c.verdict.step == "5a" and (c.share(c.verdict.margin) or 0.0) >= _ROOMY
 
 
 def _behind_a_cache(c: OomCase, pieces: LogCandidate) -> list[LogCandidate]:

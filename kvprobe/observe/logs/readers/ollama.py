@@ -45,7 +45,7 @@ _ROWS = (
         phase="serve",
     ),
     signature(
-        "truncated",
+        "context_clamped",
         "requested context size too large for model",
         r"num_ctx=(?P<input__tokens>\d+).{0,30}?n_ctx_train=(?P<limit__tokens>\d+)",
     ),
