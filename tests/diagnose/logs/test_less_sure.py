@@ -281,7 +281,7 @@ def test_a_refused_context_whose_line_is_cut_off() -> None:
 
 
 def test_pieces_with_much_to_spare_decide_while_loading_too() -> None:
-    """Step 5a without an engine that makes a pool: the weights would fit, so they are not what is too large."""
+    """Step 5a without an engine that makes a pool: the weights would fit in what there is."""
     found = diagnose(
         "Traceback (most recent call last):\n"
         '  File "/opt/lib/python3.12/site-packages/accelerate/big_modeling.py", line 501, in dispatch_model\n'
