@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvprobe.cli import errors_out, streams
 from kvprobe.cli.options import add_common, from_environment
+from kvprobe.cli.run_options import DEFAULT_OUT, add_options
 from kvprobe.errors import Exit, Problem, StorageError, UsageError, gravest
 
 if TYPE_CHECKING:
     from kvprobe.load.workload_sets import Setting
     from kvprobe.run.options import RunOutcome
 
-DEFAULT_OUT = Path("runs")
 _SHORT_FORMS = {"users": "arrival.closed.users", "rate": "arrival.open.rate", "duration": "duration"}
 _VALUES = ("target", "model", "metrics", "api_key_env", "serve_args", "users", "rate", "duration", "out")
 _FLAGS = ("insecure", "i_own_this_target", "quiet", "no_color")
@@ -36,50 +36,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run", help="load a target, sample it, diagnose", description=__doc__, epilog=_ENVIRONMENT
     )
-    parser.add_argument(
-        "workload", metavar="WORKLOAD", help="a workload file, or the name of a bundled one: shared_prefix"
-    )
-    target = parser.add_argument_group("target")
-    target.add_argument(
-        "--target", metavar="URL", help="base URL of an OpenAI-compatible server (default: the bundled one)"
-    )
-    target.add_argument(
-        "--model", metavar="NAME", help="model to ask for (default: the only one that is served)"
-    )
-    target.add_argument("--metrics", metavar="URL", help="Prometheus page (default: TARGET/metrics)")
-    target.add_argument("--api-key-env", metavar="VAR", help="environment variable that holds the API key")
-    target.add_argument(
-        "--insecure", action="store_true", help="do not verify TLS certificates (recorded in the report)"
-    )
-    target.add_argument(
-        "--i-own-this-target", action="store_true", help="load a target that is not this machine"
-    )
-    target.add_argument("--serve-args", metavar="ARGS", help="options for the bundled server, as one string")
-    load = parser.add_argument_group("load")
-    load.add_argument(
-        "--set",
-        metavar="a.b=c",
-        action="append",
-        default=[],
-        type=_assignment,
-        help="override one key of the workload (repeatable)",
-    )
-    arrival = load.add_mutually_exclusive_group()
-    arrival.add_argument("--users", metavar="N", help="closed loop with N users")
-    arrival.add_argument("--rate", metavar="R", help="open loop with R requests a second, e.g. 4")
-    load.add_argument("--duration", metavar="60s", help="stop issuing requests after this time")
-    parser.add_argument(
-        "--out", metavar="DIR", help=f"parent folder of the run directory (default: {DEFAULT_OUT})"
-    )
+    add_options(parser)
     add_common(parser)
     parser.set_defaults(func=run)
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"`{text}` is no assignment: write it as prompt.families=30")
-    return key.strip(), value
 
 
 def _sets(args: argparse.Namespace, origins: dict[str, str]) -> list[tuple[str, str] | Setting]:
@@ -115,6 +74,17 @@ def run(args: argparse.Namespace) -> int:
         serve_args=args.serve_args,
         insecure=args.insecure,
         own_target=args.i_own_this_target,
+        yes=args.yes,
+        processes=args.processes,
+        master=args.master,
+        worker_of=args.worker,
+        web=args.web,
+        thresholds=tuple(args.threshold),
+        aborts=tuple(args.abort),
+        junit=Path(args.junit) if args.junit else None,
+        logs=tuple(Path(p) for p in args.log),
+        investigate=args.investigate,
+        serve_metrics_port=args.serve_metrics,
     )
     with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
         return _show(conduct(options, choose(quiet=args.quiet)), args)

@@ -34,6 +34,19 @@ class RunOptions:
     serve_args: str | None = None
     insecure: bool = False
     own_target: bool = False
+    yes: bool = False
+    processes: str | None = None
+    """As written; whoever starts the workers checks it."""
+    master: bool = False
+    worker_of: str | None = None
+    """HOST[:PORT] of the master that this machine sends for."""
+    web: bool = False
+    thresholds: tuple[str, ...] = ()
+    aborts: tuple[str, ...] = ()
+    junit: Path | None = None
+    logs: tuple[Path, ...] = ()
+    investigate: bool = False
+    serve_metrics_port: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
