@@ -37,6 +37,12 @@ def _plan() -> dict[str, Any]:
     return plan_schema()
 
 
+def _compare() -> dict[str, Any]:
+    from kvprobe.compare.model import compare_schema
+
+    return compare_schema()
+
+
 def _error() -> dict[str, Any]:
     from kvprobe.report.document import error_schema
 
@@ -48,6 +54,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "run": _run,
     "diagnosis": _diagnosis,
     "plan": _plan,
+    "compare": _compare,
     "error": _error,
 }
 
