@@ -43,6 +43,12 @@ def _compare() -> dict[str, Any]:
     return compare_schema()
 
 
+def _doctor() -> dict[str, Any]:
+    from kvprobe.doctor.model import doctor_schema
+
+    return doctor_schema()
+
+
 def _error() -> dict[str, Any]:
     from kvprobe.report.document import error_schema
 
@@ -55,6 +61,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "diagnosis": _diagnosis,
     "plan": _plan,
     "compare": _compare,
+    "doctor": _doctor,
     "error": _error,
 }
 

@@ -18,7 +18,16 @@ def modules_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["run", "--help"], ["report", "--help"], ["schema"], ["--version"]]
+    "argv",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["report", "--help"],
+        ["schema"],
+        ["--version"],
+        ["compare", "--help"],
+        ["doctor", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     loaded = modules_after(f"from kvprobe.cli.main import main\nassert main({argv!r}) == 0")

@@ -1,0 +1,1 @@
+"""Before a load test: is everything in place, on this machine and at the target?"""
