@@ -90,7 +90,9 @@ class EngineCore:
 
     def step(self) -> list[Output]:
         """Schedule, compute, sample. Counters are up to date before the outputs are handed on."""
+        began = time.perf_counter()
         step = self.scheduler.schedule()
+        self.state.scheduling_s += time.perf_counter() - began
         self._account_scheduling(step)
         sampled = self.runner.run(step.work) if step.work else []
         now = time.monotonic()
@@ -104,6 +106,7 @@ class EngineCore:
         self.state.steps += 1
         self.state.bytes_read = self.runner.bytes_read_total
         self.state.busy_s = self.runner.busy_seconds_total
+        self.state.forward_tokens = self.runner.tokens_total
         self._publish_state()
         if self._check_integrity:
             self.check()

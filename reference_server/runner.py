@@ -45,6 +45,7 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         self.bytes_read_total = 0
         self.busy_seconds_total = 0.0
+        self.tokens_total = 0
 
     @torch.inference_mode()
     def run(self, work: Sequences[Scheduled]) -> list[int | None]:
@@ -62,6 +63,7 @@ class ModelRunner:
                 sampled[i] = token
         self.busy_seconds_total += time.perf_counter() - started
         self.bytes_read_total += self._model.weights.pass_bytes + self._kv_bytes(spans)
+        self.tokens_total += len(tokens)
         return sampled
 
     @torch.inference_mode()

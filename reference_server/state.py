@@ -25,8 +25,12 @@ class EngineState:
     """Of the K and V tensors, scales and null block included."""
     bytes_read = 0
     """By forward passes: weights once a pass, KV data as attention reads it."""
+    forward_tokens = 0
+    """That went through the model: each as often as it did."""
     busy_s = 0.0
     """Time in forward passes."""
+    scheduling_s = 0.0
+    """Time in the scheduler: what comes next, and blocks for it."""
     device: DeviceMemory | None = None
 
     def __init__(self, usage: Usage, bytes_per_token: int, block_bytes: int, block_tokens: int) -> None:

@@ -77,6 +77,12 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
 COUNTERS: tuple[tuple[str, str, Read], ...] = (
     ("engine_steps", "Steps of the engine.", lambda s: s.steps),
     (
+        "engine_scheduling_seconds",
+        "Time in the scheduler, allocation of blocks included.",
+        lambda s: s.scheduling_s,
+    ),
+    ("forward_tokens", "Tokens that went through the model.", lambda s: s.forward_tokens),
+    (
         "kv_blocks_evicted",
         "Cached blocks overwritten for lack of free ones.",
         lambda s: s.usage.blocks_evicted_total,

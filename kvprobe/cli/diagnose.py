@@ -1,7 +1,8 @@
 """`kvprobe diagnose PATH...`: why a server died or is slow, from its logs, with evidence; or `unknown`.
 
 PATHs are logs of any packing (gz, xz, bz2, zst; rotated pieces in any order), `-` for stdin, a saved
-/metrics page, or one run directory. Several logs give one diagnosis.
+/metrics page, or one run directory (with the server's logs beside it, if you like). Several logs give
+one diagnosis.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> tuple[Diagnos
     """The answer, and the signal that ended the reading before its end."""
     from kvprobe.cli import diagnose_inputs as inputs
 
-    if (folder := inputs.run_directory(args.paths)) is not None:
-        return inputs.diagnose_directory(folder, args), None
+    if (found := inputs.run_directory(args.paths)) is not None:
+        return inputs.diagnose_directory(*found, args), None
     from kvprobe.cli.log_progress import choose
     from kvprobe.observe.logs.intake import read_logs
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import ipaddress
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,21 +16,21 @@ import msgspec
 from kvprobe.errors import Problem, TargetError, UsageError
 
 if TYPE_CHECKING:
+    from kvprobe.diagnose.log_view import LogView
     from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.diagnose.rules.logs.base import LogCandidate
     from kvprobe.model.spec import ModelSpec
     from kvprobe.observe.dialects import Page
     from kvprobe.observe.logs.intake import LogRead
 
-SCRAPES = 3
-SCRAPE_EVERY_S = 1.0
+SCRAPES = 6
+SCRAPE_EVERY_S = 0.5
 """A live server is asked a few times: one look cannot tell a queue from a passing one."""
 _PAGE_BYTES = 8 * 2**20
-_CREDENTIALS = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
-"""Metadata services beside the link-local ones (169.254.169.254)."""
 
 
-def run_directory(paths: Sequence[str]) -> Path | None:
-    """The run directory among the paths, null when there is none; it must stand alone."""
+def run_directory(paths: Sequence[str]) -> tuple[Path, list[str]] | None:
+    """The run directory among the paths and the logs beside it; null when there is none."""
     folders = [p for p in paths if os.path.isdir(p)]
     if not folders:
         return None
@@ -41,16 +39,16 @@ def run_directory(paths: Sequence[str]) -> Path | None:
     found = [p for p in folders if any(os.path.lexists(os.path.join(p, mark)) for mark in (SPOOL, REQUESTS))]
     if not found:
         return None
-    if len(paths) > 1:
-        message = f"`{found[0]}` is a run directory, which is diagnosed alone"
+    if len(folders) > 1:
+        message = f"`{found[0]}` is a run directory, and only logs can stand beside it"
         raise UsageError(
-            Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the other paths apart", found[0])
+            Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the others apart", found[0])
         )
-    return Path(found[0])
+    return Path(found[0]), [p for p in paths if p != found[0]]
 
 
-def diagnose_directory(folder: Path, args: argparse.Namespace) -> Diagnosis:
-    """What the evidence of a run means."""
+def diagnose_directory(folder: Path, logs: Sequence[str], args: argparse.Namespace) -> Diagnosis:
+    """What the evidence of a run means, with the server's logs where they are given."""
     given = [
         o
         for o, v in (("--metrics", args.metrics), ("--model", args.model_config), ("--tail", args.tail))
@@ -63,8 +61,12 @@ def diagnose_directory(folder: Path, args: argparse.Namespace) -> Diagnosis:
     from kvprobe.evidence.rundir import RunDir
     from kvprobe.summary.build import summarise
 
+    if logs:
+        from kvprobe.observe.logs import sources
+
+        sources.check(logs)
     data = RunDir.open(folder).load()
-    return diagnose_run(data, summarise(data))
+    return diagnose_run(data, summarise(data), logs)
 
 
 def model(path: str | None) -> ModelSpec | None:
@@ -83,7 +85,8 @@ def diagnose_read(read: LogRead, args: argparse.Namespace, spec: ModelSpec | Non
     from kvprobe.diagnose.log_view import LogView
     from kvprobe.observe.logs.from_metrics import events_of, values_of
 
-    pages = _pages(read, args)
+    looks: list[tuple[int, Page]] = []
+    pages = _pages(read, args, looks)
     events = list(read.events)
     metrics: dict[str, Any] | None = None
     for name, page in pages:
@@ -97,12 +100,13 @@ def diagnose_read(read: LogRead, args: argparse.Namespace, spec: ModelSpec | Non
         metrics=metrics,
         ended=dict(read.ended),
         read=_read(read, [name for name, _ in pages]),
+        alive=bool(looks),
     )
     if spec is not None:
         from kvprobe.cli.diagnose_model import prediction
 
         view.prediction = prediction(view.engine, view.engine_version, events, args.model_config, spec)
-    diagnosis = diagnose_log(view)
+    diagnosis = diagnose_log(view, _live(looks, args, view))
     for finding in diagnosis.findings:
         for piece in finding.evidence:
             piece.line = piece.line or None  # what a metrics page says stands on no line
@@ -121,13 +125,27 @@ def _read(read: LogRead, pages: list[str]) -> dict[str, Any]:
     }
 
 
-def _pages(read: LogRead, args: argparse.Namespace) -> list[tuple[str, Page]]:
+def _live(looks: list[tuple[int, Page]], args: argparse.Namespace, view: LogView) -> list[LogCandidate]:
+    """What a live server showed over the looks at it."""
+    if not looks:
+        return []
+    from kvprobe.diagnose.live import live_candidates
+
+    return live_candidates(looks, args.metrics.partition("?")[0], view)
+
+
+def _pages(
+    read: LogRead, args: argparse.Namespace, looks: list[tuple[int, Page]]
+) -> list[tuple[str, Page]]:
+    """Saved and scraped pages by name; the scraped ones with their instants go into `looks` too."""
     from kvprobe.observe.dialects import read_page
 
     pages = [(path, read_page(text)) for path, text in read.pages.items()]
     if args.metrics is not None:
         if _is_url(args.metrics):
-            pages += _scraped(args.metrics, own_target=args.i_own_this_target, insecure=args.insecure)
+            scraped = _scraped(args.metrics, own_target=args.i_own_this_target, insecure=args.insecure)
+            looks += [(t, page) for t, _, page in scraped]
+            pages += [(name, page) for _, name, page in scraped]
         else:
             pages.append((args.metrics, read_page(_saved(args.metrics))))
     for name, page in pages:
@@ -164,7 +182,7 @@ def _saved(path: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, Page]]:
+def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[int, str, Page]]:
     """A few looks at a live page. Raises `TargetError` when there is none or it must not be read."""
     from kvprobe.observe.metrics import MetricsClient
     from kvprobe.run.target import guard, page_url, without_query
@@ -179,7 +197,7 @@ def _scraped(text: str, *, own_target: bool, insecure: bool) -> list[tuple[str, 
                 time.sleep(SCRAPE_EVERY_S)
             scrape = client.scrape()
             if scrape.page is not None:
-                pages.append((without_query(url), scrape.page))
+                pages.append((scrape.t_ns, without_query(url), scrape.page))
             elif not pages and scrape.failure is not None:
                 fix = "check the URL; a page can also be saved and given as a file"
                 raise TargetError(
@@ -202,17 +220,10 @@ def _guarded(url: str, guard: Callable[..., None], *, own_target: bool) -> None:
     try:
         guard(url, own_target=own_target)
     except TargetError as error:
-        if error.problems[0].code != "guard":
+        if error.problems[0].code != "guard" or "--i-own-this-target" not in (error.problems[0].fix or ""):
             raise
         message = (
             f"`{urlsplit(url).hostname}` is not this machine, and nobody said that you may read its metrics"
         )
         fix = "add --i-own-this-target if you may, or save the page and give the file"
         raise TargetError(Problem("guard", message, fix)) from error
-    host = urlsplit(url).hostname or ""
-    for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-        address = ipaddress.ip_address(str(info[4][0]).split("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if address.is_link_local or address in _CREDENTIALS:
-            message = f"`{host}` is an address at which clouds hand out credentials, not metrics"
-            raise TargetError(Problem("guard", message, "give the address of the server itself"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvprobe.cli.options import add_common, from_environment
+from kvprobe.cli.report import add_page_options, page_demands, write
 from kvprobe.errors import Exit, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,11 @@ def add_parser(commands: Any) -> None:
             group.add_argument(
                 "--swa-full", action="store_true", help="llama.cpp: sliding layers keep all tokens"
             )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the plan as one HTML page")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="also write the pre-launch report as a page"
+    )
+    parser.add_argument("--md", metavar="FILE", type=Path, help="also write it as Markdown")
+    add_page_options(parser)
     add_common(parser)
     parser.set_defaults(func=run)
 
@@ -114,13 +119,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.model:
         fix = "give --model DIR, config.json or FILE.gguf"
         raise UsageError(Problem("no_model", "no --model was given", fix))
+    demands = page_demands(args)
     from kvprobe.plan.api import plan_models
     from kvprobe.plan.settings import Settings
 
     settings = Settings(**{f.name: getattr(args, f.name) for f in fields(Settings)})
     document = plan_models(args.model, settings)
-    if args.html is not None:
-        _write_page(args.html, document)
+    if args.html is not None or args.md is not None:
+        _write_pages(args, document, demands)
     _show(document, as_json=args.json, no_color=args.no_color)
     return Exit.OK
 
@@ -143,11 +149,20 @@ def _show(document: PlanDocument, *, as_json: bool, no_color: bool) -> None:
     emit("\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n")
 
 
-def _write_page(path: Path, document: PlanDocument) -> None:
-    from kvprobe.evidence.spool import storage_error
-    from kvprobe.report.plan_html import render_plan_html
+def _write_pages(args: argparse.Namespace, document: PlanDocument, demands: dict[str, float | None]) -> None:
+    """A plan knows no rate: --demand counts only beside a measured run (`kvprobe report RUN --plan`)."""
+    from kvprobe.plan.document import to_json
+    from kvprobe.report.html_page import render_page
+    from kvprobe.report.markdown_page import render_markdown
+    from kvprobe.report.prelaunch.page import plan_reports
 
-    try:
-        path.write_text(render_plan_html(document), encoding="utf-8")
-    except OSError as error:
-        raise storage_error(error, path) from error
+    report = plan_reports(
+        to_json(document),
+        args.lang or "en",
+        demand_at_once=demands["demand_at_once"],
+        growth=demands["growth"],
+    )
+    if args.html is not None:
+        write(args.html, render_page(report))
+    if args.md is not None:
+        write(args.md, render_markdown(report))

@@ -31,10 +31,12 @@ def present(data: RunData, summary: Summary, diagnosis: Diagnosis, *, as_json: b
 
         emit(json.dumps(run_document(data, summary, diagnosis), allow_nan=False) + "\n")
         return
+    from kvprobe.gates.judge import judged
     from kvprobe.report.terminal import banner, render_run
 
+    thresholds = judged(data, summary)
     show(
-        lambda page: render_run(summary, diagnosis, page, banner=banner(data)),
+        lambda page: render_run(summary, diagnosis, page, banner=banner(data), thresholds=thresholds),
         no_color=no_color,
     )
 

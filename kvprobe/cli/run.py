@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvprobe.cli import errors_out, streams
+from kvprobe.cli import errors_out, junit_out, streams, suite
 from kvprobe.cli.options import add_common, from_environment
 from kvprobe.cli.run_options import DEFAULT_OUT, add_options
 from kvprobe.errors import Exit, Problem, StorageError, UsageError, gravest
 
 if TYPE_CHECKING:
     from kvprobe.load.workload_sets import Setting
-    from kvprobe.run.options import RunOutcome
+    from kvprobe.run.options import RunOptions, RunOutcome
 
 _SHORT_FORMS = {"users": "arrival.closed.users", "rate": "arrival.open.rate", "duration": "duration"}
 _VALUES = ("target", "model", "metrics", "api_key_env", "serve_args", "users", "rate", "duration", "out")
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from kvprobe.run.options import RunOptions
     from kvprobe.run.progress import choose
     from kvprobe.run.session import conduct
+    from kvprobe.run.suite import is_suite
 
     options = RunOptions(
         workload=args.workload,
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         processes=args.processes,
         master=args.master,
         worker_of=args.worker,
+        bind=args.bind,
+        expect_workers=args.expect_workers,
         web=args.web,
         thresholds=tuple(args.threshold),
         aborts=tuple(args.abort),
@@ -86,8 +89,33 @@ def run(args: argparse.Namespace) -> int:
         investigate=args.investigate,
         serve_metrics_port=args.serve_metrics,
     )
+    junit_out.check_writable(options.junit)
+    if options.worker_of is not None:
+        return _serve_master(options, args)
     with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
+        if is_suite(options):
+            return suite.run(options, choose(quiet=args.quiet), args)
         return _show(conduct(options, choose(quiet=args.quiet)), args)
+
+
+def _serve_master(options: RunOptions, args: argparse.Namespace) -> int:
+    """--worker: what was sent goes to stdout, the rows go to the master."""
+    from kvprobe.cli.logs import log_to_stderr
+    from kvprobe.run.progress import choose
+    from kvprobe.run.worker_side import conduct_worker
+
+    with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
+        outcome = conduct_worker(options, choose(quiet=args.quiet))
+    document = outcome.document()
+    requests = document["requests"]
+    text = f"sent {requests['sent']} requests for the master on {outcome.master}: {requests['ok']} ok, "
+    text += f"{requests['failed']} failed; the load ended: {outcome.last.reason}\n"
+    streams.emit(json.dumps(document) + "\n" if args.json else text)
+    if outcome.problems:
+        with streams.tolerant():
+            for problem in outcome.problems:
+                _say_problem(problem, as_json=args.json)
+    return outcome.exit_code
 
 
 def _show(outcome: RunOutcome, args: argparse.Namespace) -> int:
@@ -99,6 +127,11 @@ def _show(outcome: RunOutcome, args: argparse.Namespace) -> int:
         with streams.tolerant():
             errors_out.report(outcome.problems, as_json=args.json)
         return code
+    try:
+        junit_out.write(Path(args.junit) if args.junit else None, outcome)
+    except StorageError as error:
+        code = gravest(code, Exit.STORAGE)
+        outcome.problems.extend(error.problems)
     try:
         present(outcome.data, outcome.summary, outcome.diagnosis, as_json=args.json, no_color=args.no_color)
     except BrokenPipeError:

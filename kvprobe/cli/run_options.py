@@ -68,6 +68,14 @@ def _add_scale(parser: argparse.ArgumentParser) -> None:
     role = scale.add_mutually_exclusive_group()
     role.add_argument("--master", action="store_true", help="lead workers on other machines")
     role.add_argument("--worker", metavar="HOST", help="send for the master on HOST[:PORT]")
+    scale.add_argument(
+        "--bind", metavar="ADDRESS[:PORT]", help="where the master listens (default: 127.0.0.1:5557)"
+    )
+    scale.add_argument(
+        "--expect-workers",
+        metavar="N",
+        help="workers on other machines that the master waits for (default: 1)",
+    )
     scale.add_argument("--web", action="store_true", help="show Locust's page while the load runs")
 
 

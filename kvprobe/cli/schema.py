@@ -49,6 +49,12 @@ def _doctor() -> dict[str, Any]:
     return doctor_schema()
 
 
+def _watch() -> dict[str, Any]:
+    from kvprobe.watch.model import watch_schema
+
+    return watch_schema()
+
+
 def _error() -> dict[str, Any]:
     from kvprobe.report.document import error_schema
 
@@ -62,6 +68,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "plan": _plan,
     "compare": _compare,
     "doctor": _doctor,
+    "watch": _watch,
     "error": _error,
 }
 

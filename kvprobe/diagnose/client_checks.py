@@ -19,6 +19,7 @@ LATE_SHARE = 0.05
 LAGS_PER_WINDOW = 12
 """Windows of 250 ms, a lag about every 20 ms (kvprobe.load.health)."""
 BATCHED_GAP_SHARE = 0.3
+BATCHED_LAG_SHARE = 0.5
 SHARED_CHUNKS_SHARE = 0.10
 CPU_FULL_RATIO = 0.95
 CPU_FULL_SHARE = 0.10
@@ -103,7 +104,8 @@ def batched_reads(view: View) -> Iterator[Issue]:
     late = lag is not None and lag > LATE_S
     if share < SHARED_CHUNKS_SHARE and not late:
         return
-    was_late = late or lag is None
+    # A loop that is as late as the gaps are long takes several chunks at once by itself.
+    was_late = late or lag is None or lag > BATCHED_LAG_SHARE * gap.mean
     told = (
         f"the median gap is {seconds(gap.p50)}, the mean {seconds(gap.mean)}, "
         f"and {percent(share)} of the chunks came in one receive together with an earlier one"

@@ -118,6 +118,16 @@ def undisturbed_ratios(
     return ratios
 
 
+def undisturbed_gaps(rows: Sequence[RequestRecord], everyone: Sequence[RequestRecord]) -> list[float]:
+    """The median undisturbed chunk gap of each request that has enough of them, in ns."""
+    waits = [
+        (r.sent_ns, t) for r in everyone if r.sent_ns is not None and (t := r.first_token_ns or r.end_ns)
+    ]
+    starts = np.sort(np.array([a for a, _ in waits], dtype=np.int64))
+    ends = np.sort(np.array([b for _, b in waits], dtype=np.int64))
+    return [gap for r in rows if (gap := _undisturbed_gap(r, starts, ends)) is not None]
+
+
 def _undisturbed_gap(
     record: RequestRecord, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> float | None:

@@ -9,6 +9,7 @@ from statistics import median
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.view import View
+from kvprobe.evidence.records import CANCELLED
 from kvprobe.evidence.samples import Sample
 from kvprobe.summary import activity
 from kvprobe.summary.latency import NS
@@ -124,7 +125,11 @@ def asked_and_got(view: View) -> Iterator[Issue]:
 
 
 def usage_missing(view: View) -> Iterator[Issue]:
-    missing = sum(1 for r in view.ok if r.completion_tokens is None or r.prompt_tokens is None)
+    missing = sum(
+        1
+        for r in view.ok
+        if r.finish_reason != CANCELLED and (r.completion_tokens is None or r.prompt_tokens is None)
+    )
     if missing:
         yield Issue(
             "warning",

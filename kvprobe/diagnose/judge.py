@@ -7,32 +7,53 @@ is none, and the answer is `healthy_baseline`. Failures that no rule explains ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
 from kvprobe.diagnose.issues import Issue
+from kvprobe.diagnose.joint import of_log, ordered, without_excluded
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Validity
 from kvprobe.diagnose.rules import stream
 from kvprobe.diagnose.rules.base import Outcome, Rule, finding
+from kvprobe.diagnose.rules.cancelled import cancelled
 from kvprobe.diagnose.rules.client import client_bound
 from kvprobe.diagnose.rules.failures import unexplained_failures
+from kvprobe.diagnose.rules.fragmented import fragmented
+from kvprobe.diagnose.rules.neighbour import neighbour
 from kvprobe.diagnose.rules.pool import kv_pool
+from kvprobe.diagnose.rules.prefill import prefill_twice
 from kvprobe.diagnose.rules.prefix import prefix_row
 from kvprobe.diagnose.rules.prefix_effect import prefix_effect
+from kvprobe.diagnose.rules.queue_limit import queue_limit
+from kvprobe.diagnose.rules.reserved import reserved_unused
+from kvprobe.diagnose.rules.server_host import server_host
+from kvprobe.diagnose.run_logs import log_view
 from kvprobe.diagnose.validity import check
 from kvprobe.diagnose.view import View
 from kvprobe.evidence.rundata import RunData
 from kvprobe.summary.build import Summary
 
-RULES: tuple[Rule, ...] = (prefix_row, prefix_effect, kv_pool, stream.stream_defect)
-_RANK = {"certain": 0, "likely": 1, "suspected": 2}
+RULES: tuple[Rule, ...] = (
+    prefix_row,
+    prefix_effect,
+    reserved_unused,
+    fragmented,
+    cancelled,
+    queue_limit,
+    kv_pool,
+    prefill_twice,
+    server_host,
+    neighbour,
+    stream.stream_defect,
+)
 
 
-def diagnose_run(run: RunData, summary: Summary) -> Diagnosis:
-    """What the evidence of this run means."""
-    view = View(run, summary)
+def diagnose_run(run: RunData, summary: Summary, logs: Sequence[str] = ()) -> Diagnosis:
+    """What the evidence of this run means, the server's log beside it included; `logs` are further ones."""
+    view = View(run, summary, log_view(run, logs))
     validity, issues = check(view)
     outcome = _gather(view)
     findings = _rank(view, validity, issues, outcome)
@@ -52,32 +73,26 @@ def _gather(view: View) -> Outcome:
         outcome = rule(view)
         total.candidates += outcome.candidates
         total.observations += outcome.observations
+    total.candidates += of_log(view.log)
     return total
 
 
 def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome) -> list[Finding]:
-    """Findings, the primary one first, with their roles set."""
-    explained = frozenset(
-        kind
-        for c in outcome.candidates
-        if c.finding.cause == "stream_protocol_defect"
-        for kind in stream.MEANING
-    )
+    """Findings, the primary one first, with their roles set; what is ruled out stands behind."""
+    kept, ruled_out = without_excluded(outcome.candidates)
+    candidates = ordered(kept)
+    explained = frozenset(kind for c in candidates for kind in c.explains)
     failing = unexplained_failures(view, explained)
     rest = [failing] if failing else []
     if not validity.valid:
-        kept = [c.finding for c in outcome.candidates if c.timing_free and c.finding.cause != UNKNOWN]
+        named = [c.finding for c in candidates if c.timing_free and c.finding.cause != UNKNOWN]
         first = client_bound(issues) or _no_cause_named(issues, failing)
-        ordered = [first, *_by_confidence(kept), *(f for f in rest if first.cause != UNKNOWN)]
+        findings = [first, *named, *(f for f in rest if first.cause != UNKNOWN)]
     else:
-        ordered = [*_by_confidence([c.finding for c in outcome.candidates]), *rest]
-    roles = ["primary"] + ["secondary"] * len(ordered)
-    return [msgspec.structs.replace(f, role=role) for f, role in zip(ordered, roles, strict=False)]
-
-
-def _by_confidence(findings: list[Finding]) -> list[Finding]:
-    """Surer first; a named cause before `unknown`; otherwise in the order of the rules."""
-    return sorted(findings, key=lambda f: (f.cause == UNKNOWN, _RANK[f.confidence]))
+        findings = [*(c.finding for c in candidates), *rest]
+    roles = ["primary"] + ["secondary"] * len(findings)
+    placed = [msgspec.structs.replace(f, role=role) for f, role in zip(findings, roles, strict=False)]
+    return [*placed, *ruled_out] if placed else []
 
 
 def _no_cause_named(issues: list[Issue], failing: Finding | None) -> Finding:
@@ -107,8 +122,8 @@ def _facts(view: View) -> dict[str, Any]:
 def _read(view: View) -> dict[str, Any]:
     run = view.run
     return {
-        "bytes": None,
-        "lines": None,
+        "bytes": view.log.read.get("bytes") if view.log is not None else None,
+        "lines": view.log.read.get("lines") if view.log is not None else None,
         "engine": view.summary.engine,
         "engine_version": view.summary.engine_version,
         "skipped": run.bad_lines,

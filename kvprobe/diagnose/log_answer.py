@@ -12,7 +12,7 @@ from kvprobe.diagnose.rules.logs.base import cite
 from kvprobe.diagnose.rules.logs.words import lived_on
 from kvprobe.evidence.events import Event
 
-_FACT_EVENTS: Final = ("budget", "pool_size", "weights_loaded", "config", "graph_memory", "available_kv")
+FACT_EVENTS: Final = ("budget", "pool_size", "weights_loaded", "config", "graph_memory", "available_kv")
 _OWN_ENGINE: Final = {
     "vllm": "the log of the worker that failed first, from `Initializing an LLM engine` to the traceback",
     "sglang": "the lines from `server_args=` to the traceback, of every rank",
@@ -81,7 +81,7 @@ def _read(view: LogView) -> str:
 def facts_of(view: LogView) -> dict[str, Any]:
     """The numbers the engine said of itself: the last of each kind, with unit and place."""
     facts: dict[str, Any] = {}
-    for name in _FACT_EVENTS:
+    for name in FACT_EVENTS:
         event = view.last(name)
         if event is not None:
             facts[name] = _fact(event)

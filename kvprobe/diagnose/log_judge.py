@@ -8,6 +8,8 @@ ruled out, with the number that does so. Lines that foreign text forged never re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
@@ -52,9 +54,10 @@ _MAX_FINDINGS = 8
 _MAX_REMEDIES = 5
 
 
-def diagnose_log(view: LogView) -> Diagnosis:
-    """What the logs mean: exactly one primary finding, or `healthy_baseline` with none."""
-    gathered = [doubted(view, c) for rule in all_rules() for c in rule(view)]
+def diagnose_log(view: LogView, beside: Sequence[LogCandidate] = ()) -> Diagnosis:
+    """What the logs mean: exactly one primary finding, or `healthy_baseline` with none. `beside` is what
+    a live server showed meanwhile."""
+    gathered = [doubted(view, c) for rule in all_rules() for c in rule(view)] + list(beside)
     kept, ruled_out = _excluded(gathered)
     ordered = _merged(sorted(kept, key=lambda c: _order(c, kept)))
     named = [c.finding for c in ordered]

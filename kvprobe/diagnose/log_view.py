@@ -26,6 +26,8 @@ class LogView:
     prediction: dict[str, Any] | None = None
     ended: dict[str, str] = field(default_factory=dict)
     read: dict[str, Any] = field(default_factory=dict)
+    alive: bool = False
+    """Somebody saw the server answer after the log's last line: a log without an end has just none yet."""
 
     def all(self, *names: str) -> list[Event]:
         """Events of these names, in order, without those that foreign text forged."""

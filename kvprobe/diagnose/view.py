@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvprobe.diagnose.log_view import LogView
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.rundata import RunData
 from kvprobe.summary import activity
 from kvprobe.summary.build import Summary, measured_rows
 from kvprobe.summary.memory import cache_config
+
+_MARK_SLACK_NS = 50_000_000
+"""A mark and the scrape that it takes are stamped apart by less than this."""
 
 
 @dataclass(slots=True)
@@ -19,6 +23,8 @@ class View:
 
     run: RunData
     summary: Summary
+    log: LogView | None = None
+    """What the server's log says, where there is one."""
     measured: list[RequestRecord] = field(init=False)
     """All but the warm-up."""
     ok: list[RequestRecord] = field(init=False)
@@ -43,6 +49,22 @@ class View:
     def increase(self, metric: str) -> activity.Increase | None:
         """How far a counter rose over the load."""
         return activity.increase(self.run.samples, metric)
+
+    @property
+    def alone(self) -> bool:
+        """No other client's work in the server's counters, as far as these tell (null counts as alone)."""
+        return not self.summary.metrics.prefix_hit_rate.others_tokens
+
+    def at_rest(self, metric: str) -> tuple[float, float] | None:
+        """A gauge's first reading at or before the load's start, and its last at or after the load's end."""
+        start = activity.mark_ns(self.run.samples, activity.LOAD_START)
+        end = activity.mark_ns(self.run.samples, activity.LOAD_END)
+        points = activity.series(self.run.samples, metric)
+        if start is None or end is None or not points:
+            return None
+        before = [v for t, v in points if t <= start + _MARK_SLACK_NS]
+        after = [v for t, v in points if t >= end - _MARK_SLACK_NS]
+        return (before[-1], after[-1]) if before and after else None
 
     def facts(self, name: str) -> list[Fact]:
         return [f for f in self.run.facts if f.name == name]

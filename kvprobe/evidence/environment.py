@@ -31,10 +31,16 @@ LIBRARIES = (
 """Distributions whose behaviour can change a result. Only their metadata is read."""
 
 
+LAYOUT = 1
+"""Of the run directory that this version writes (`evidence.migrations`). It rises when an older reader
+would misread a newer directory."""
+
+
 def collect_environment() -> dict[str, Any]:
     """The content of environment.json; versions of what is not installed are null."""
     return {
         "kvprobe": _version("kvprobe"),
+        "layout": LAYOUT,
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "platform": {
             "system": platform.system(),

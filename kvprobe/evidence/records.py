@@ -33,6 +33,10 @@ FailureKind = Literal[
     "cancelled_at_end",
 ]
 
+CANCELLED = "cancelled_by_client"
+"""Finish reason of a request that the workload gave up in the middle. It is no failure: its first token
+counts, but it has no end-to-end time, and the server sent no usage for it."""
+
 FAILURE_KINDS: tuple[str, ...] = get_args(FailureKind)
 
 
@@ -91,3 +95,4 @@ class OpenedRequest(msgspec.Struct, kw_only=True):
     intended_ns: int
     sent_ns: int
     warmup: bool = False
+    worker: str = "0"

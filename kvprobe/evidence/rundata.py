@@ -10,6 +10,7 @@ import msgspec
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.evidence import columns
+from kvprobe.evidence.clocks import align
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
@@ -53,6 +54,7 @@ class RunData:
 def load_run(path: Path) -> RunData:
     """Read the run at `path`. Raises UsageError (`run_damaged`) when its rows cannot be read."""
     content = read_spooled(path) if (path / SPOOL).is_dir() else _read_finalised(path)
+    align(content)
     return RunData(
         path=path,
         status=read_status(path),
@@ -61,7 +63,7 @@ def load_run(path: Path) -> RunData:
         samples=content.samples,
         facts=content.facts,
         workload=_read_workload(path / "workload.yaml"),
-        environment=_read_environment(path / "environment.json"),
+        environment=read_environment(path / "environment.json"),
         bad_lines=content.bad_lines,
     )
 
@@ -157,7 +159,8 @@ def _read_workload(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _read_environment(path: Path) -> dict[str, Any]:
+def read_environment(path: Path) -> dict[str, Any]:
+    """environment.json, empty when it is missing or none."""
     try:
         return msgspec.json.decode(_read_text(path), type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

@@ -30,7 +30,6 @@ from kvprobe.evidence.rundata import (
     SPOOL,
     RunData,
     Status,
-    load_run,
     read_spooled,
     read_status,
 )
@@ -58,18 +57,8 @@ class RunDir:
 
         Raises UsageError for what is no plain run name, StorageError when the disk refuses.
         """
-        if not _NAME.fullmatch(name) or not _HASH.fullmatch(workload_hash):
-            raise _usage(
-                "bad_run_name",
-                f"{name!r} with hash {workload_hash!r} cannot name a run directory",
-                "use lower-case letters, digits, _ and -, beginning with a letter or digit",
-            )
-        stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}-{workload_hash[:8]}"
+        run = cls(make_folder(parent, name, workload_hash))
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            home = parent.resolve()
-            _require_text(home)
-            run = cls(_make_unique(home, stem))
             run.spool_dir.mkdir()
             _fsync_dir(run.path)
         except OSError as exc:
@@ -150,9 +139,12 @@ class RunDir:
     def load(self) -> RunData:
         """Everything in memory, from parquet when finalised and from the spool when not.
 
-        Raises UsageError (`run_damaged`) when requests.parquet itself cannot be read.
+        Raises UsageError (`run_damaged`) when requests.parquet itself cannot be read, `newer_run` for
+        a directory that a newer version wrote.
         """
-        return load_run(self.path)
+        from kvprobe.evidence.migrations import load_up_to_date
+
+        return load_up_to_date(self.path)
 
     def _replace(self, name: str, data: bytes) -> None:
         def write(path: Path) -> None:
@@ -180,6 +172,24 @@ class RunDir:
             raise storage_error(exc, self.path / name) from exc
         finally:
             _discard(temporary)  # gone already when all went well
+
+
+def make_folder(parent: Path, name: str, content_hash: str) -> Path:
+    """An empty folder `parent/<utc>-<name>-<hash8>/` that this call alone has made; see `RunDir.create`."""
+    if not _NAME.fullmatch(name) or not _HASH.fullmatch(content_hash):
+        raise _usage(
+            "bad_run_name",
+            f"{name!r} with hash {content_hash!r} cannot name a run directory",
+            "use lower-case letters, digits, _ and -, beginning with a letter or digit",
+        )
+    stem = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}-{content_hash[:8]}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        home = parent.resolve()
+        _require_text(home)
+        return _make_unique(home, stem)
+    except OSError as exc:
+        raise storage_error(exc, parent) from exc
 
 
 def _require_text(path: Path) -> None:

@@ -175,6 +175,11 @@ def read_spool_into(content: SpoolContent, path: Path) -> None:
             content.facts.append(item)
 
 
+def decode_line(line: bytes) -> Item | None:
+    """The item of one whole line, null for damage. Never raises."""
+    return _decode(line)
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a run for reading. No link is followed, and what is no regular file is an
     OSError: a pipe would block for ever, a device never end."""

@@ -55,26 +55,33 @@ def calibrate(
     api_key: str | None,
     client: httpx.Client,
     vocabulary: Sequence[str],
+    *,
+    history: bool = False,
 ) -> Calibration:
-    """Measures every piece of `vocabulary` and the template of `endpoint`. Never raises for the target."""
+    """Measures every piece of `vocabulary` and the template of `endpoint`; with `history` also what the
+    template adds around earlier turns. Never raises for the target."""
     api = _Api(base_url, api_key, client)
     for tokenizer in (_VllmForm(api, model), _LlamaForm(api)):
         try:
-            return _measure(tokenizer, endpoint, vocabulary)
+            return _measure(tokenizer, endpoint, vocabulary, history)
         except TokenizeError as error:
             log.info("%s: %s", type(tokenizer).__name__.strip("_"), error)
     log.warning("the target has no /tokenize: prompt sizes are assumed; compare asked with got")
     return Calibration(source="assumed", template_tokens=None, template_prefix_tokens=None)
 
 
-def _measure(tokenizer: _Tokenizer, endpoint: str, vocabulary: Sequence[str]) -> Calibration:
-    sizes = _piece_sizes(tokenizer, vocabulary)
+def _measure(tokenizer: _Tokenizer, endpoint: str, vocabulary: Sequence[str], history: bool) -> Calibration:
+    lines = [piece for piece in vocabulary if piece.endswith("\n") and piece.strip()]
+    sizes = _piece_sizes(tokenizer, [piece for piece in vocabulary if piece not in lines])
     default = sum(sizes.values()) / len(sizes)
+    check = _check(tokenizer, sizes)
+    # Whole lines, each measured behind another one: their ends and starts merge with no word.
+    sizes |= _after(tokenizer, "stone\n", lines) if lines else {}
     calibration = Calibration(source="tokenize", word_tokens=sizes, default_word_tokens=default)
-    calibration.check_relative_error = _check(tokenizer, sizes)
+    calibration.check_relative_error = check
     try:
         if endpoint == "chat":
-            _measure_chat_template(tokenizer, calibration)
+            _measure_chat_template(tokenizer, calibration, history)
         else:
             special = len(tokenizer.text("river stone", special=True)) - len(tokenizer.text("river stone"))
             calibration.template_tokens = calibration.template_prefix_tokens = max(special, 0)
@@ -82,6 +89,7 @@ def _measure(tokenizer: _Tokenizer, endpoint: str, vocabulary: Sequence[str]) ->
         log.warning("the chat template could not be measured: %s", error)
         calibration.template_tokens = calibration.template_prefix_tokens = None
         calibration.system_template_tokens = calibration.system_template_prefix_tokens = None
+        calibration.turn_template_tokens = None
     return calibration
 
 
@@ -159,7 +167,7 @@ def _check(tokenizer: _Tokenizer, sizes: dict[str, int]) -> float:
 # -- the chat template ---------------------------------------------------------------------------
 
 
-def _measure_chat_template(tokenizer: _Tokenizer, calibration: Calibration) -> None:
+def _measure_chat_template(tokenizer: _Tokenizer, calibration: Calibration, history: bool) -> None:
     def user(text: str) -> Messages:
         return [{"role": "user", "content": text}]
 
@@ -174,6 +182,22 @@ def _measure_chat_template(tokenizer: _Tokenizer, calibration: Calibration) -> N
         log.warning("a system message could not be tokenised: %s", error)
         measured = calibration.template_tokens, calibration.template_prefix_tokens
     calibration.system_template_tokens, calibration.system_template_prefix_tokens = measured
+    if history:
+        calibration.turn_template_tokens = _turn_overhead(tokenizer, calibration.template_tokens)
+
+
+def _turn_overhead(tokenizer: _Tokenizer, single: int) -> int | None:
+    """Tokens beside the texts of an answer in the history and the message after it; null where the
+    template takes no history."""
+    one, answer, other = "river stone", "Candle", "Garden lamp"
+    messages = [("user", one), ("assistant", answer), ("user", other)]
+    try:
+        whole = len(tokenizer.chat([{"role": role, "content": text} for role, text in messages]))
+        inside = sum(len(tokenizer.text(text)) for _, text in messages)
+    except TokenizeError as error:
+        log.warning("a chat with history could not be tokenised: %s", error)
+        return None
+    return max(whole - inside - single, 0)
 
 
 def _overhead(tokenizer: _Tokenizer, messages: Any, fixed: str) -> tuple[int, int]:

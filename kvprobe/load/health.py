@@ -11,6 +11,11 @@ import psutil
 
 from kvprobe.evidence.samples import Sample
 
+try:  # here, not where it is used: with no descriptor left, nothing can be imported
+    import resource
+except ImportError:  # pragma: no cover - not on this system
+    resource = None  # type: ignore[assignment]
+
 NS = 1_000_000_000
 NAP_S = 0.02
 WINDOW_S = 0.25
@@ -66,22 +71,26 @@ class HealthMonitor:
         self._put(now_ns, "client.cpu_s_total", cpu_s)
         elapsed_s = (now_ns - self._window_start_ns) / NS
         self._put(now_ns, "client.cpu_ratio", (cpu_s - self._cpu_s) / elapsed_s)
-        self._put(now_ns, "client.rss_bytes", float(self._process.memory_info().rss))
+        self._put(now_ns, "client.rss_bytes", self._read(lambda: self._process.memory_info().rss))
         if self._windows % SLOW_EVERY == 0:
             self._put_descriptors(now_ns)
         self._windows += 1
         self._cpu_s, self._window_start_ns = cpu_s, now_ns
 
     def _put_descriptors(self, now_ns: int) -> None:
-        try:
-            import resource
-
+        if resource is not None:
+            # The limit first: with no descriptor left, the open ones cannot be counted.
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            self._put(now_ns, "client.open_fds", float(self._process.num_fds()))
             self._put(now_ns, "client.fd_limit", float(limit))
-        except (ImportError, AttributeError, OSError, psutil.Error):
-            # Not on this system, or no descriptor left to look with: a reading that failed is null.
-            self._put(now_ns, "client.open_fds", None)
+        self._put(now_ns, "client.open_fds", self._read(self._process.num_fds))
+
+    def _read(self, of: Callable[[], int]) -> float | None:
+        """A reading of /proc. Not on this system, or no descriptor left to look with: it is null, and
+        the watch over the loop goes on."""
+        try:
+            return float(of())
+        except (AttributeError, OSError, psutil.Error):
+            return None
 
     def _put(self, t_ns: int, metric: str, value: float | None, **labels: str) -> None:
         self._write(Sample(t_ns=t_ns, metric=metric, labels=self._labels | labels, value=value))

@@ -40,6 +40,9 @@ class Calibration(msgspec.Struct, kw_only=True):
     """Tokens that the template adds around a system and a user message; null when not known."""
     system_template_prefix_tokens: int | None = 0
     """Of these, the tokens before the system message's text."""
+    turn_template_tokens: int | None = 0
+    """Tokens that the template adds around an answer in the history and the user's next message; null
+    when not known."""
     check_relative_error: float | None = None
     """Largest relative error of the additive estimate on the sample that was checked."""
 
@@ -58,6 +61,8 @@ class PlannedRequest(msgspec.Struct, kw_only=True):
     asked_prompt_tokens: int
     asked_completion_tokens: int
     warmup: bool = False
+    think_time_s: float | None = None
+    """Closed loops: the pause of this session's user before this turn; null is the arrival's own."""
 
     def text(self) -> str:
         """The user-visible prompt text, messages joined by newlines."""
@@ -109,10 +114,13 @@ class LoadJob(msgspec.Struct, kw_only=True):
 class Command(msgspec.Struct, kw_only=True):
     """Parent to worker."""
 
-    command: Literal["go", "drain", "stop"]
+    command: Literal["go", "drain", "stop", "accept"]
+    """`accept` is for a worker of another machine's master: its job is allowed here."""
     t0_ns: int | None = None
-    """With `go`: the CLOCK_MONOTONIC instant that the schedule counts from."""
+    """With `go`: the instant that the schedule counts from, on the CLOCK_MONOTONIC of the parent."""
     reason: str | None = None
+    within_s: float | None = None
+    """With `drain`: wait at most so long for what is under way; null is the workload's own bound."""
 
 
 class WorkerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -120,10 +128,12 @@ class WorkerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `ready` when users can start; `progress` about twice a second; `draining` when no further
     request is issued; `finished` once, last. `reason` of `finished` is one of `planned` (requests
-    or duration reached), `drained` (asked to), `stopped`, `breaker`, `auth`, `storage`, `error`.
+    or duration reached), `drained` (asked to), `stopped`, `breaker`, `auth`, `storage`, `error`,
+    `lost` (a worker went without a word). Over machines also `waiting` (for workers, or for a master;
+    `detail` is for people), `lost` (which one) and `offered` (`detail` is an `Offer`).
     """
 
-    event: Literal["ready", "progress", "draining", "finished"]
+    event: Literal["ready", "progress", "draining", "finished", "waiting", "lost", "offered"]
     sent: int = 0
     ok: int = 0
     failed: int = 0

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from kvprobe.load.shared_starts import SharedStarts
+
 K = 8
 """Pieces in a row that make a match; fewer could meet by chance."""
 THIN = 8
@@ -41,7 +43,7 @@ class Prompt:
     warmup: bool = False
     partner: int | None = None
     common: int = 0
-    """Pieces shared with the partner from the start."""
+    """Pieces shared from the start with an earlier prompt, the one that shares most of them."""
     segment: tuple[int, int] | None = None
     """Pieces [from, to) that part this prompt from its relatives before they meet again."""
 
@@ -73,7 +75,9 @@ def find_pairs(prompts: list[Prompt], block: int) -> Analysis:
     first_with: dict[int, int] = {}
     roots = list(range(len(prompts)))
     grams: dict[int, dict[int, int]] = {}
+    starts = SharedStarts()
     for number, prompt in enumerate(prompts):
+        shared = starts.admit(prompt.ids)
         hashes = _gram_hashes(prompt.ids)
         thinned = hashes[(hashes & (THIN - 1)) == 0].tolist() if len(hashes) > THIN else hashes.tolist()
         prompt.partner = _vote(thinned, first_with)
@@ -83,6 +87,8 @@ def find_pairs(prompts: list[Prompt], block: int) -> Analysis:
             continue
         roots[number] = roots[prompt.partner]
         _compare(analysis, number, hashes, grams, block)
+        # The prompt that shares most need not be the one that shares the longest start.
+        prompt.common = max(prompt.common, shared)
     _align(analysis)
     analysis.groups = sum(1 for count in Counter(roots).values() if count > 1)
     return analysis

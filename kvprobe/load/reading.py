@@ -37,6 +37,7 @@ class StreamReading:
         self._check_at = self._limit
         self._events: list[tuple[int, RawEvent]] = []
         self._events_read = 0
+        self._before_first = 0
         self._stray = bytearray()
         self._stamps: list[int] = []
         self._first_chunk_ns: int | None = None
@@ -54,6 +55,11 @@ class StreamReading:
         """The server said that it was finished: `[DONE]` or a finish reason."""
         return self.done or self._finish is not None
 
+    @property
+    def chunks_so_far(self) -> int:
+        """Events with data since the first token, that one included: looked at from outside, unparsed."""
+        return len(self._events) - self._before_first if self.first_token_seen else 0
+
     def note(self, stamp_ns: int, event: RawEvent) -> None:
         """Keep an event with data; look into it only while the first token is awaited.
 
@@ -68,6 +74,7 @@ class StreamReading:
         if not self.first_token_seen:
             self._read_events()
             self.first_token_seen = bool(self._stamps)
+            self._before_first = len(self._events) - 1
         elif len(self._events) >= self._check_at:
             self._read_events()
             came = len(self._stamps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,18 @@ class StreamSpec:
     """Further fields of the request body; they win over ours."""
     worker: str = "0"
     max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES
+    cancel_share: float = 0.0
+    """Of the measured requests, so many are given up by us after `cancel_after` content chunks."""
+    cancel_after: int = 0
+    seed: int = 1
+
+    def cancels(self, planned: PlannedRequest) -> bool:
+        """Whether this request is one to give up: follows from seed and index alone, as lengths do."""
+        if not self.cancel_share or planned.warmup:
+            return False
+        text = f"{self.seed}\0cancel\0{planned.index}"
+        number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+        return number < self.cancel_share * (1 << 56)
 
 
 def request_head(host: str, path: str, api_key: str | None) -> str:

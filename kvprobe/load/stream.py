@@ -15,7 +15,7 @@ from collections.abc import Callable
 import gevent
 from geventhttpclient.response import HTTPParseError
 
-from kvprobe.evidence.records import FailureKind, RequestRecord
+from kvprobe.evidence.records import CANCELLED, FailureKind, RequestRecord
 from kvprobe.load.connection import Connection, HeadTooLarge, PeerClosed
 from kvprobe.load.job import PlannedRequest
 from kvprobe.load.reading import StreamReading, judge_document
@@ -58,13 +58,18 @@ def run_request(
         request = build_request(planned, spec, request_id)
     reading = StreamReading(2 * planned.asked_completion_tokens, retain_chars)
     exchange = _Exchange(connection, spec, record, reading, on_sent)
+    exchange.give_up_after = spec.cancel_after if spec.cancels(planned) else None
     failure: StreamFailure | None = None
+    given_up = False
     try:
         exchange.perform(request)
     except StreamFailure as error:
         failure = error
     except gevent.GreenletExit:
         failure = StreamFailure("cancelled_at_end", "the run ended")
+    except _GivenUp:
+        failure = StreamFailure("cancelled_at_end", "given up by plan")
+        given_up = True
     finally:
         record.receives = connection.receives
         record.first_byte_ns = connection.first_receive_ns
@@ -75,6 +80,10 @@ def run_request(
     # What was whole was over with the last receive that belonged to it, however long the server then
     # kept the connection open; what broke off was over when that was known.
     broke_off = failure is not None and record.failure is not None
+    if given_up and record.failure == "cancelled_at_end":
+        # What was planned has happened: no failure, and no end-to-end time either.
+        record.failure = record.failure_detail = None
+        record.finish_reason = CANCELLED
     record.end_ns = over_ns if broke_off else exchange.last_receive_ns or over_ns
     return record
 
@@ -105,6 +114,10 @@ def _new_record(
     )
 
 
+class _GivenUp(Exception):
+    """The workload wants this stream to be given up here."""
+
+
 class _Exchange:
     """The live part: connect, send, receive until the stream is over."""
 
@@ -126,6 +139,8 @@ class _Exchange:
         """The last receive up to the one that brought `[DONE]`."""
         self._sent_ns = 0
         self._last_data_ns = 0
+        self.give_up_after: int | None = None
+        """Content chunks after which we hang up, as planned; null for a request that is read to its end."""
 
     def perform(self, request: bytes) -> None:
         """Raises `StreamFailure`, GreenletExit and what `on_sent` raises."""
@@ -253,6 +268,8 @@ class _Exchange:
             return
         self._last_data_ns = stamp
         self.reading.note(stamp, event)
+        if self.give_up_after is not None and self.reading.chunks_so_far >= self.give_up_after:
+            raise _GivenUp
 
     def _refusal(self) -> StreamFailure:
         """The failure that a status other than 200 is, with the start of its body."""

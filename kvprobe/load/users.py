@@ -14,13 +14,15 @@ import gevent
 from locust import FastHttpUser, constant, task
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import Runner, WorkerRunner
 
 from kvprobe.errors import StorageError
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import SpoolWriter
-from kvprobe.load.conductor import Conductor, Ticket
+from kvprobe.load.conductor import Conductor
 from kvprobe.load.connection import Connection, UserClientPool, resolve_ahead
+from kvprobe.load.load_plan import Ticket
 from kvprobe.load.request_form import StreamSpec
 from kvprobe.load.stream import run_request
 
@@ -91,7 +93,7 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
         self.client_pool = UserClientPool(insecure=load.insecure, connect_timeout_s=timeout_s)
         super().__init__(environment)
         self._connection = Connection(self.client_pool.get_client(load.base_url))
-        self._first = True
+        self._seat = load.conductor.seat()
 
     def on_start(self) -> None:
         """In a closed loop all users begin at one instant: connecting is done before it."""
@@ -104,14 +106,13 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
         """Claim a request, run it, write its row, tell Locust; the user ends when there is none."""
         load = self.context_of_load
         try:
-            ticket = load.conductor.claim(first=self._first)
+            ticket = load.conductor.claim(self._seat)
             record = self._run(ticket) if ticket is not None else None
         except Exception as error:
             # Locust would log it and go on, and the rows of this user would be missing silently.
             log.exception("a defect in a user")
             load.conductor.end("error", f"{type(error).__name__}: {error}", 0.0)
             raise StopUser from error
-        self._first = False
         if record is None:
             raise StopUser
         load.journal.write(record)
@@ -130,6 +131,7 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
                     intended_ns=ticket.intended_ns,
                     sent_ns=sent_ns,
                     warmup=planned.warmup,
+                    worker=load.spec.worker,
                 )
             )
 
@@ -166,8 +168,9 @@ class Crowd:
     """The users of this worker, in a Locust environment of their own."""
 
     def __init__(self, load: LoadContext) -> None:
-        self.environment = Environment(user_classes=[user_class(load)], host=load.base_url)
-        self._runner = self.environment.create_local_runner()
+        self._class = user_class(load)
+        self.environment = Environment(user_classes=[self._class], host=load.base_url)
+        self._runner: Runner = self.environment.create_local_runner()
         resolve_ahead(load.base_url)
 
     def spawn(self, users: int) -> None:
@@ -184,3 +187,23 @@ class Crowd:
     def close(self) -> None:
         """Stop Locust's own greenlets. (`quit` would walk the stack of every frame to log it.)"""
         self._runner.greenlet.kill(block=False)
+
+
+class RemoteCrowd(Crowd):
+    """The users of a worker whose Locust runner is connected to a master: its page counts them."""
+
+    def __init__(self, load: LoadContext, runner: WorkerRunner) -> None:
+        self._class = user_class(load)
+        self.environment = runner.environment
+        self.environment.user_classes = [self._class]
+        self.environment.host = load.base_url
+        self._runner = runner
+        resolve_ahead(load.base_url)
+
+    def spawn(self, users: int) -> None:
+        """As `Crowd.spawn`, and Locust's master hears of it."""
+        self._runner.spawn_users({self._class.__name__: users})
+        self._runner.spawning_complete(users)
+
+    def close(self) -> None:
+        """The runner is still needed, for the last rows."""

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +72,30 @@ def read_lines(fd: int) -> Iterator[bytes]:
 class Worker:
     """One load, from the job to `finished`."""
 
-    def __init__(self, job: LoadJob, events: Events, lines: Iterator[bytes]) -> None:
-        self._events = events
+    def __init__(
+        self,
+        job: LoadJob,
+        put: Callable[[WorkerEvent], None],
+        lines: Iterator[bytes],
+        crowd: Callable[[LoadContext], Crowd] = Crowd,
+    ) -> None:
+        self._tell = put
         self._lines = lines
         workload = Workload.model_validate(job.workload)
         prompts = prompts_of(job, workload)
-        self._plan = plan_of(job, workload, prompts.total)
+        self._plan = plan_of(job, workload, prompts)
         spec = spec_of(job, workload)
         self._conductor = Conductor(self._plan, job.breaker, prompts.request)
         self._spool = SpoolWriter(Path(job.spool_path), f"worker {job.worker}")
         self._journal = Journal(self._spool, self._conductor)
         self._health = HealthMonitor(job.worker, self._journal.write)
         target = job.target
-        self._crowd = Crowd(
+        self._crowd = crowd(
             LoadContext(self._conductor, self._journal, spec, target.base_url, target.insecure)
         )
 
-    def run(self) -> None:
-        """Spawn users, obey commands, end."""
+    def run(self, deliver: Callable[[], None] = lambda: None) -> None:
+        """Spawn users, obey commands, end; `deliver` is called when every row is in the spool."""
         self._crowd.spawn(self._plan.users)
         _tune_gc()
         self._health.start()
@@ -104,6 +110,7 @@ class Worker:
         self._health.stop()
         self._crowd.close()
         self._spool.close()
+        deliver()
         self._put("finished", self._conductor.reason, self._conductor.detail)
 
     def _obey(self) -> None:
@@ -113,7 +120,7 @@ class Worker:
             if command.command == "go":
                 conductor.start(command.t0_ns or 0)
             elif command.command == "drain":
-                conductor.end("drained", command.reason)
+                conductor.end("drained", command.reason, command.within_s)
             else:
                 conductor.end("stopped", command.reason, 0.0)
         conductor.end("stopped", "the parent process is gone", 0.0)
@@ -125,7 +132,7 @@ class Worker:
 
     def _put(self, event: Any, reason: str | None = None, detail: str | None = None) -> None:
         conductor = self._conductor
-        self._events.put(
+        self._tell(
             WorkerEvent(
                 event=event,
                 sent=conductor.sent,
@@ -151,14 +158,15 @@ def _tune_gc() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _ignore_signals() -> None:
+def ignore_signals() -> None:
+    """SIGINT and SIGTERM are the parent's business."""
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def main() -> int:
     """Exit code 0 whenever `finished` could be told; its reason says how the load ended."""
-    _ignore_signals()
+    ignore_signals()
     logging.getLogger("locust").setLevel(logging.ERROR)
     events = Events()
     lines = read_lines(0)
@@ -166,7 +174,7 @@ def main() -> int:
         line = next(lines, None)
         if line is None:
             return 0  # the parent ended before it gave a job
-        Worker(msgspec.json.decode(line, type=LoadJob), events, lines).run()
+        Worker(msgspec.json.decode(line, type=LoadJob), events.put, lines).run()
     except KvprobeError as error:
         reason = "storage" if isinstance(error, StorageError) else "error"
         events.put(WorkerEvent(event="finished", reason=reason, detail=str(error)))

@@ -11,15 +11,13 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 from pydantic import (
     ConfigDict,
-    Discriminator,
     Field,
     PrivateAttr,
-    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -27,72 +25,35 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.load.sweep import Sweep, sweep_problems
+from kvprobe.load.workload_arrival import Arrival
+from kvprobe.load.workload_checks import TRACE_KIND, CrossProblem, presence_problems, prompt_problems
 from kvprobe.load.workload_find import find_workload
+from kvprobe.load.workload_gates import Aborts, Budget, Limits, Slo, Thresholds, gate_problems
 from kvprobe.load.workload_parts import (
     MAX_DURATION_S,
-    MAX_FAMILY_REQUESTS,
     MAX_OUTPUT_TOKENS,
     MAX_REQUESTS,
-    Arrival,
     Breaker,
-    DistinctPrompt,
-    MixedLengthsPrompt,
     Output,
-    PromptPart,
     RequestOptions,
     Sampling,
     ServerArgs,
-    SharedPrefixPrompt,
     Timeouts,
-    TimestampFirstPrompt,
     Warmup,
 )
+from kvprobe.load.workload_prompts import PROMPT_CLASSES, Kind, PromptSpec, Tagged
 from kvprobe.load.workload_sets import Setting, apply_sets
-from kvprobe.load.workload_values import MAX_TOKENS, Part, Seconds
+from kvprobe.load.workload_traces import hash_traces, resolve_traces
+from kvprobe.load.workload_values import Part, Seconds
 from kvprobe.load.yaml_source import KeyPath, parse_yaml
 from kvprobe.load.yaml_text import read_text
 from kvprobe.load.yaml_write import write_yaml
 
-Kind = Literal["shared_prefix", "distinct", "mixed_lengths", "timestamp_first"]
-PROMPT_CLASSES: dict[str, type[PromptPart]] = {
-    cls.kind: cls for cls in (SharedPrefixPrompt, DistinctPrompt, MixedLengthsPrompt, TimestampFirstPrompt)
-}
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
-_NOT_SENT = ("name", "description", "sampling")
+_NOT_SENT = ("name", "description", "sampling", "thresholds", "abort", "slo", "limits", "budget", "sweep")
 """Fields that say nothing of what the target receives; they stay out of the content hash."""
-
-
-class _Tagged(dict[str, Any]):
-    """A `prompt` mapping that knows which class its `kind` asks for."""
-
-    def __init__(self, tag: str, items: Mapping[str, Any]) -> None:
-        super().__init__(items)
-        self.tag = tag
-
-
-def _prompt_tag(value: Any) -> str | None:
-    if isinstance(value, PromptPart):
-        return value.kind
-    return value.tag if isinstance(value, _Tagged) else None
-
-
-PromptSpec = Annotated[
-    Annotated[SharedPrefixPrompt, Tag("shared_prefix")]
-    | Annotated[DistinctPrompt, Tag("distinct")]
-    | Annotated[MixedLengthsPrompt, Tag("mixed_lengths")]
-    | Annotated[TimestampFirstPrompt, Tag("timestamp_first")],
-    Discriminator(_prompt_tag),
-]
-
-
-class CrossProblem(NamedTuple):
-    """Something that is wrong between fields."""
-
-    loc: KeyPath
-    code: str
-    message: str
-    fix: str
 
 
 class Workload(Part):
@@ -120,7 +81,9 @@ class Workload(Part):
         default="chat", description="/v1/chat/completions or /v1/completions."
     )
     prompt: PromptSpec = Field(description="The form of the prompts; its keys depend on `kind`.")
-    output: Output = Field(description="Length of the answers.")
+    output: Output = Field(
+        default_factory=Output, description="Length of the answers; a trace brings its own lengths."
+    )
     arrival: Arrival = Field(description="Exactly one of `closed` (users) and `open` (rate).")
     requests: int | None = Field(
         default=None,
@@ -147,6 +110,16 @@ class Workload(Part):
     timeouts: Timeouts = Field(default_factory=Timeouts, description="When a request is given up.")
     sampling: Sampling = Field(default_factory=Sampling, description="How often the server is looked at.")
     breaker: Breaker = Field(default_factory=Breaker, description="When the load gives up on a target.")
+    thresholds: Thresholds = Field(
+        default=(), description="What must hold at the end (exit code 99), such as `ttft.p95 < 800ms`."
+    )
+    abort: Aborts = Field(default=(), description="What stops the load while it goes (exit code 5).")
+    slo: Slo | None = Field(default=None, description="What a request must keep to count for `goodput`.")
+    limits: Limits = Field(default_factory=Limits, description="The most that may be asked of a target.")
+    budget: Budget | None = Field(default=None, description="What the run may use up.")
+    sweep: Sweep | None = Field(
+        default=None, description="Runs of this workload at one load after the other, up to the limit."
+    )
     request: RequestOptions = Field(
         default_factory=RequestOptions, description="Further fields of each request."
     )
@@ -169,7 +142,7 @@ class Workload(Part):
         near = difflib.get_close_matches(kind, PROMPT_CLASSES, n=1) if isinstance(kind, str) else []
         if not isinstance(prompt, dict) or not near:
             return data
-        data["prompt"] = _Tagged(near[0], prompt)
+        data["prompt"] = Tagged(near[0], prompt)
         one_round = (prompt.get("families"), prompt.get("requests_per_family"))
         if (
             data.get("requests") is None
@@ -199,19 +172,16 @@ class Workload(Part):
         return self
 
     def _cross_problems(self) -> Iterator[CrossProblem]:
-        prompt = self.prompt
-        if isinstance(prompt, SharedPrefixPrompt):
-            if prompt.prefix_tokens + prompt.suffix_tokens.largest() > MAX_TOKENS:
-                message = f"prefix and suffix together can exceed {MAX_TOKENS:,} tokens"
-                yield CrossProblem(
-                    ("prompt", "prefix_tokens"), "bad_value", message, "make one of them shorter"
-                )
-            if prompt.round_requests > MAX_FAMILY_REQUESTS:
-                product = f"{prompt.round_requests:,}, above {MAX_FAMILY_REQUESTS:,}"
-                message = f"families x requests_per_family is {product}"
-                fix = "use fewer; a longer run goes on with new families"
-                yield CrossProblem(("prompt", "families"), "bad_value", message, fix)
-        if self.output.tokens.largest() > MAX_OUTPUT_TOKENS:
+        yield from prompt_problems(self)
+        for at, message, fix in gate_problems(self.thresholds, self.slo):
+            yield CrossProblem(("thresholds", at), "missing_key", message, fix)
+        for below, message, fix in sweep_problems(
+            self.sweep,
+            closed=self.arrival.closed is not None,
+            rate=self.arrival.open.rate if self.arrival.open is not None else None,
+        ):
+            yield CrossProblem(("sweep", *below), "conflict", message, fix)
+        if self.output.tokens is not None and self.output.tokens.largest() > MAX_OUTPUT_TOKENS:
             message = f"an answer can have more than {MAX_OUTPUT_TOKENS:,} tokens"
             yield CrossProblem(("output", "tokens"), "bad_value", message, "ask for shorter answers")
         for key, seconds in (("first_token", self.timeouts.first_token_s), ("gap", self.timeouts.gap_s)):
@@ -230,7 +200,10 @@ class Workload(Part):
         schema["allOf"] = [
             {
                 "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-                "then": {"properties": {"prompt": {"$ref": f"#/$defs/{prompt.__name__}"}}},
+                "then": {
+                    "properties": {"prompt": {"$ref": f"#/$defs/{prompt.__name__}"}},
+                    "required": [] if kind == TRACE_KIND else ["output"],
+                },
             }
             for kind, prompt in PROMPT_CLASSES.items()
         ]
@@ -257,31 +230,8 @@ class Workload(Part):
         raw = {path: text for path, text in self._unexpanded.items() if path[:2] == ("request", "extra_body")}
         for path, text in raw.items():
             _put(content, path, text)
+        hash_traces(content)
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
-
-
-def presence_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
-    """Alternatives of which none or too many are given; `data` need not be valid otherwise."""
-    arrival = data.get("arrival")
-    if isinstance(arrival, Mapping):
-        given = [key for key in ("closed", "open") if arrival.get(key) is not None]
-        if len(given) == 2:
-            message = "`closed` and `open` are both given, and a run has one kind of arrival"
-            yield CrossProblem(("arrival", "open"), "conflict", message, "keep one of the two")
-        elif not given:
-            message, fix = (
-                "`arrival` needs `closed` or `open`",
-                "write `closed: {users: 4}` or `open: {rate: 2}`",
-            )
-            yield CrossProblem(("arrival",), "missing_key", message, fix)
-    warmup = data.get("warmup")
-    if isinstance(warmup, Mapping) and None not in (warmup.get("requests"), warmup.get("duration")):
-        message = "`requests` and `duration` of the warm-up are both given"
-        yield CrossProblem(("warmup", "duration"), "conflict", message, "keep one of the two")
-    endless = data.get("kind") in ("distinct", "mixed_lengths")
-    if endless and data.get("requests") is None and data.get("duration") is None:
-        message, fix = "nothing says when the run ends", "add `requests: 100` or `duration: 60s`"
-        yield CrossProblem((), "missing_key", message, fix)
 
 
 def load_workload(path_or_name: str, sets: Sequence[tuple[str, str] | Setting] = ()) -> Workload:
@@ -301,6 +251,7 @@ def load_workload(path_or_name: str, sets: Sequence[tuple[str, str] | Setting] =
         )
         fix = "start from one of the bundled workloads"
         raise UsageError(*document.problems, mark.problem("wrong_type", message, fix))
+    resolve_traces(document, path.parent)
     try:
         workload = Workload.model_validate(document.value)
     except ValidationError as error:

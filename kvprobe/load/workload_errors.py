@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kvprobe.errors import Problem
-from kvprobe.load.workload import PROMPT_CLASSES, presence_problems
+from kvprobe.load.workload_checks import presence_problems
 from kvprobe.load.workload_find import did_you_mean
+from kvprobe.load.workload_prompts import PROMPT_CLASSES
 from kvprobe.load.workload_values import format_duration
 from kvprobe.load.yaml_source import KeyPath, YamlDocument
 
@@ -68,6 +69,9 @@ def _walk(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[KeyPath, 
         if path == ["prompt"] and part in PROMPT_CLASSES:
             current = PROMPT_CLASSES[str(part)]
             keys = list(_fields(current))
+            continue
+        if isinstance(part, int):  # an item of a list is of the class that the list is of
+            path.append(part)
             continue
         keys = list(_fields(current)) if current is not None else []
         child = _fields(current).get(str(part)) if current is not None else None

@@ -1,4 +1,4 @@
-"""The parts of a workload file as typed objects: prompts, arrivals, limits.
+"""The parts of a workload file as typed objects: prompts, output, limits.
 
 Every field carries its unit in its description; the JSON Schema that `kvprobe schema workload`
 prints is made from these classes.
@@ -7,117 +7,31 @@ prints is made from these classes.
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from kvprobe.load.workload_secrets import secret_keys
-from kvprobe.load.workload_values import Length, Part, Seconds, Tokens, as_tuple
+from kvprobe.load.workload_values import Length, Part, Seconds, as_tuple
 
 MAX_OUTPUT_TOKENS = 200_000
-MAX_USERS = 5_000
-MAX_RATE_PER_S = 10_000.0
 MAX_REQUESTS = 1_000_000
 MAX_DURATION_S = 24 * 3600.0
-MAX_FAMILY_REQUESTS = 200_000
-"""families x requests_per_family: the order of one round is worked out in memory."""
-
-
-class PromptPart(Part):
-    """What a prompt looks like; which class applies is decided by `kind`."""
-
-    kind: ClassVar[str]
-
-
-class SharedPrefixPrompt(PromptPart):
-    """Families of prompts: each family shares a prefix, every request asks its own question."""
-
-    kind: ClassVar[str] = "shared_prefix"
-    families: int = Field(
-        ge=1, le=100_000, description="Number of different prefixes; each costs one cold request."
-    )
-    requests_per_family: int = Field(
-        ge=1, le=100_000, description="Requests of one round that share a prefix."
-    )
-    prefix_tokens: Tokens = Field(
-        description="Length of the shared text (chat: the system message), in tokens."
-    )
-    suffix_tokens: Length = Field(
-        description="Length of the question after it, in tokens, chat template not counted."
-    )
-
-    @property
-    def round_requests(self) -> int:
-        """Requests of one round; a longer run goes on with new families."""
-        return self.families * self.requests_per_family
-
-
-class TimestampFirstPrompt(SharedPrefixPrompt):
-    """A shared prefix spoilt by a first line that changes with every request."""
-
-    kind: ClassVar[str] = "timestamp_first"
-
-
-class DistinctPrompt(PromptPart):
-    """Prompts that differ from their first word on."""
-
-    kind: ClassVar[str] = "distinct"
-    tokens: Length = Field(description="Length of the whole prompt as the server counts it, in tokens.")
-
-
-class MixedLengthsPrompt(DistinctPrompt):
-    """Long and short prompts mixed, all texts different."""
-
-    kind: ClassVar[str] = "mixed_lengths"
 
 
 class Output(Part):
     """What is asked of the server."""
 
-    tokens: Length = Field(description="Tokens to generate (max_tokens of each request), in tokens.")
+    tokens: Length | None = Field(
+        default=None,
+        description="Tokens to generate (max_tokens of each request), in tokens. Needed, except for a trace.",
+    )
     ignore_eos: bool = Field(
         default=True,
         description="Ask the server not to stop early, so that every answer has the length asked for "
         "(vLLM, SGLang, the bundled server).",
     )
-
-
-class Closed(Part):
-    """A fixed number of users, each with one request at a time."""
-
-    users: int = Field(
-        ge=1, le=MAX_USERS, description="Users, each waits for its answer before it asks again (count)."
-    )
-    think_time_s: Seconds = Field(
-        default=0.0,
-        ge=0,
-        le=3600,
-        alias="think_time",
-        description="Pause of a user between two requests (duration).",
-    )
-
-
-class Open(Part):
-    """Requests come by the clock, whether or not earlier ones are done."""
-
-    process: Literal["constant", "poisson"] = Field(
-        default="poisson", description="Gaps between requests: all equal, or exponential (independent users)."
-    )
-    rate: float = Field(gt=0, le=MAX_RATE_PER_S, description="Mean arrivals, in requests per second.")
-    max_in_flight: int = Field(
-        default=512,
-        ge=1,
-        le=20_000,
-        description="Requests open at once; a request above it is counted as unsent (count).",
-    )
-
-
-class Arrival(Part):
-    """How requests come: exactly one of `closed` and `open`."""
-
-    closed: Closed | None = Field(default=None, description="Closed loop: a number of users.")
-    open: Open | None = Field(default=None, description="Open loop: a rate.")
 
 
 class Warmup(Part):
@@ -205,6 +119,18 @@ def _check_extra_body(value: Any) -> Any:
     return value
 
 
+class Cancel(Part):
+    """Streams that the client gives up in the middle, as people do who close a tab."""
+
+    share: float = Field(gt=0, le=1, description="Share of the measured requests (ratio, 0 to 1).")
+    after_tokens: int = Field(
+        default=4,
+        ge=1,
+        le=MAX_OUTPUT_TOKENS,
+        description="Content chunks after which the client hangs up (count).",
+    )
+
+
 class RequestOptions(Part):
     """What goes into the body of each request besides the prompt."""
 
@@ -213,6 +139,9 @@ class RequestOptions(Part):
     )
     extra_body: Annotated[dict[str, JsonValue], BeforeValidator(_check_extra_body)] = Field(
         default_factory=dict, description="Further fields of the JSON body, passed on as they are."
+    )
+    cancel: Cancel | None = Field(
+        default=None, description="Streams that the client gives up in the middle; none when left out."
     )
 
 

@@ -15,6 +15,11 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
 _REPLACES: dict[KeyPath, tuple[KeyPath, ...]] = {
     ("arrival", "open"): (("arrival", "closed"),),
     ("arrival", "closed"): (("arrival", "open"),),
+    ("arrival", "open", "rate"): (
+        ("arrival", "open", "ramp"),
+        ("arrival", "open", "stages"),
+        ("arrival", "open", "trace"),
+    ),
     ("warmup", "requests"): (("warmup", "duration"),),
     ("warmup", "duration"): (("warmup", "requests"),),
     ("duration",): (("requests",),),
@@ -69,6 +74,18 @@ def apply_sets(
         _lay_over(document, path, part, mark)
         if setting.option is not None:
             document.options[path] = setting.option
+
+
+def lay_over(document: YamlDocument, given: Sequence[tuple[str, YamlDocument, Mark]]) -> None:
+    """The same for values that stand in a file: (dotted key, its value, where the key stands)."""
+    paths = [tuple(key.split(".")) for key, _, _ in given]
+    for (key, part, mark), path in zip(given, paths, strict=True):
+        if not _KEY.match(key):
+            message = f"`{key}` is not the dotted name of a key"
+            document.problems.append(mark.problem("bad_key", message, "write arrival.closed.users: 4"))
+            continue
+        _forget_alternatives(document, path, paths)
+        _lay_over(document, path, part, part.marks.get((), mark))
 
 
 def _moved(problem: Problem, mark: Mark) -> Problem:

@@ -2,76 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import re
-from decimal import Decimal
-from statistics import NormalDist
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    SerializerFunctionWrapHandler,
-    WithJsonSchema,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 
-MAX_TOKENS = 1_000_000
+from kvprobe.load.workload_base import (
+    MAX_TOKENS,
+    Part,
+    Seconds,
+    Tokens,
+    as_tuple,
+    format_duration,
+    parse_duration,
+)
+from kvprobe.load.workload_distributions import Empirical, Lognormal, Quantiles
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)\Z")
-_UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
-
-
-class Part(BaseModel):
-    """What all parts share: strict types, no unknown keys, no change after loading."""
-
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        validate_by_alias=True,
-        validate_by_name=False,
-        serialize_by_alias=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
-
-
-def parse_duration(value: Any) -> float:
-    """Seconds of "500ms", "60s", "2m" or "1h"."""
-    if isinstance(value, str) and (match := _DURATION.match(value)):
-        return float(Decimal(match[1]) * _UNIT_S[match[2]])
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        message, fix = "a duration needs a unit", f"write `{value}s`, or one of the units ms, m, h"
-        raise PydanticCustomError("bad_duration", message, {"fix": fix})
-    message, fix = "this is not a duration", "write a number and a unit: 500ms, 60s, 2m or 1h"
-    raise PydanticCustomError("bad_duration", message, {"fix": fix})
-
-
-def format_duration(seconds: float) -> str:
-    """The text that `parse_duration` reads back to the same number."""
-    text = format(Decimal(repr(seconds)), "f")
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}s"
-
-
-Seconds = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    PlainSerializer(format_duration, return_type=str, when_used="json"),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)$", "examples": ["60s"]}
-    ),
+__all__ = [
+    "MAX_TOKENS",
+    "Empirical",
+    "Length",
+    "Lognormal",
+    "Part",
+    "Quantiles",
+    "Seconds",
+    "Tokens",
+    "as_tuple",
+    "format_duration",
+    "parse_duration",
 ]
-
-
-def as_tuple(value: Any) -> Any:
-    """Lists of YAML are tuples here; anything else is left to be refused."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _pair(value: Any) -> Any:
@@ -81,38 +40,13 @@ def _pair(value: Any) -> Any:
     return as_tuple(value)
 
 
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-
-
-class Lognormal(Part):
-    """A lognormal distribution cut off at `min` and `max` (cut, not piled up at the ends)."""
-
-    median: Tokens = Field(description="Median before the cut, in tokens.")
-    sigma: float = Field(gt=0, le=5, description="Standard deviation of the logarithm (no unit).")
-    min: Tokens = Field(description="Smallest value, in tokens.")
-    max: Tokens = Field(description="Largest value, in tokens.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Lognormal:
-        if not self.min <= self.median <= self.max:
-            message, fix = "`median` must lie between `min` and `max`", "write min <= median <= max"
-            raise PydanticCustomError("bad_value", message, {"fix": fix})
-        return self
-
-    def quantile(self, u: float) -> int:
-        """The value at probability `u` of the distribution cut to [min, max]."""
-        normal = NormalDist(math.log(self.median), self.sigma)
-        low = normal.cdf(math.log(self.min - 0.5))
-        high = normal.cdf(math.log(self.max + 0.5))
-        p = min(max(low + u * (high - low), 1e-12), 1 - 1e-12)
-        return min(max(round(math.exp(normal.inv_cdf(p))), self.min), self.max)
-
-
 class Length(Part):
     """A number of tokens: a plain number, or exactly one distribution.
 
     Forms: `128`, `{fixed: 128}`, `{uniform: [64, 256]}`,
-    `{lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}`.
+    `{lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}`,
+    `{quantiles: {p50: 200, p95: 900, max: 2000}}`,
+    `{empirical: {values: [100, 400], weights: [3, 1]}}`, `{empirical: {trace: FILE, column: in}}`.
     """
 
     fixed: Tokens | None = Field(default=None, description="Always this many tokens.")
@@ -120,6 +54,10 @@ class Length(Part):
         default=None, description="[lowest, highest] in tokens, both included, all equally likely."
     )
     lognormal: Lognormal | None = Field(default=None, description="Lognormal distribution, in tokens.")
+    quantiles: Quantiles | None = Field(
+        default=None, description="Quantiles (p50, p95, ...) with `max` and perhaps `min`, in tokens."
+    )
+    empirical: Empirical | None = Field(default=None, description="Lengths that were seen, in tokens.")
 
     @model_validator(mode="before")
     @classmethod
@@ -132,9 +70,11 @@ class Length(Part):
 
     @model_validator(mode="after")
     def _one_form(self) -> Length:
-        forms = [self.fixed, self.uniform, self.lognormal]
+        forms = (self.fixed, self.uniform, self.lognormal, self.quantiles, self.empirical)
         if sum(form is not None for form in forms) != 1:
-            message = "a length takes exactly one of `fixed`, `uniform` and `lognormal`"
+            message = (
+                "a length takes exactly one of `fixed`, `uniform`, `lognormal`, `quantiles` and `empirical`"
+            )
             raise PydanticCustomError("bad_value", message, {"fix": _LENGTH_FIX})
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
             message, fix = "the lower bound of `uniform` is above the upper bound", "write [lowest, highest]"
@@ -165,8 +105,8 @@ class Length(Part):
         if self.uniform is not None:
             low, high = self.uniform
             return min(low + int(u * (high - low + 1)), high)
-        assert self.lognormal is not None
-        return self.lognormal.quantile(u)
+        assert self._formula is not None
+        return self._formula.quantile(u)
 
     def largest(self) -> int:
         """The largest length that can come, in tokens."""
@@ -174,11 +114,16 @@ class Length(Part):
             return self.fixed
         if self.uniform is not None:
             return self.uniform[1]
-        assert self.lognormal is not None
-        return self.lognormal.max
+        assert self._formula is not None
+        return self._formula.largest()
+
+    @property
+    def _formula(self) -> Lognormal | Quantiles | Empirical | None:
+        return self.lognormal or self.quantiles or self.empirical
 
 
 _LENGTH_FIX = (
     "write a whole number of tokens such as 128, or {uniform: [64, 256]}, "
-    "or {lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}"
+    "or {lognormal: {median: 200, sigma: 0.8, min: 16, max: 2000}}, "
+    "or {quantiles: {p50: 200, p95: 900, max: 2000}}, or {empirical: {values: [100, 400]}}"
 )

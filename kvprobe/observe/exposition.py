@@ -26,6 +26,8 @@ _LABEL = re.compile(
     r'"(?P<value>(?:[^"\\]++|\\.)*+)"[ \t]*+(?:,|$)',
     re.DOTALL,
 )
+# A name with or without labels, and nothing behind: whatever follows such a key is the number.
+_SERIES_KEY = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+\})?+', re.DOTALL)
 _ESCAPE = re.compile(r'\\[\\n"]')
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
@@ -33,6 +35,10 @@ Labels = Mapping[str, str]
 
 _CACHED_LABELS_BYTES = 4096
 """Longer label lists are read afresh each time, so that a hostile page cannot fill the memory."""
+
+_CACHED_SERIES = 8192
+_SERIES: dict[str, tuple[str, Labels]] = {}
+"""`name{labels}` -> name and labels, for every reader: a page of another target reads the same way."""
 
 
 @dataclass(slots=True)
@@ -65,6 +71,12 @@ def read_exposition(text: str, wanted: Container[str]) -> Exposition:
             if line.startswith("# TYPE "):
                 _declare(page, line, wanted)
             continue
+        key, _, number = line.rpartition(" ")
+        series = _SERIES.get(key)
+        if series is not None and (value := _number(number)) is not None:
+            if series[0] in wanted:
+                page.samples.append((*series, value))
+            continue
         head, brace, _ = line.partition("{")
         name = head if brace and head in wanted else _first_word(head)
         if name not in wanted:
@@ -74,7 +86,26 @@ def read_exposition(text: str, wanted: Container[str]) -> Exposition:
             page.damaged += 1
         else:
             page.samples.append(sample)
+            _remember(key, sample)
     return page
+
+
+def _remember(key: str, sample: tuple[str, Labels, float]) -> None:
+    """`name{labels}` is the same with every scrape: only the number behind it has to be read again."""
+    if len(key) <= _CACHED_LABELS_BYTES and _SERIES_KEY.fullmatch(key):
+        if len(_SERIES) >= _CACHED_SERIES:
+            _SERIES.clear()
+        _SERIES[key] = sample[:2]
+
+
+def _number(text: str) -> float | None:
+    """Null where the long way round has to decide."""
+    if "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _declare(page: Exposition, line: str, wanted: Container[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Literal
 
 import httpx
 
-from kvprobe.observe.dialects import Page, read_page
+from kvprobe.observe.dialects import NO_METRICS, Page, read_page
+from kvprobe.observe.slots import read_slots, read_version
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 DEFAULT_TIMEOUT_S = 2.0
@@ -40,9 +41,18 @@ class Scrape:
 
 
 class _Refused(Exception):
-    def __init__(self, kind: FailureKind, text: str) -> None:
+    def __init__(self, kind: FailureKind, text: str, status: int | None = None) -> None:
         super().__init__(text)
         self.failure = ScrapeFailure(kind, text)
+        self.status = status
+
+
+_SWITCHES = {
+    404: "no such page (SGLang has one only with --enable-metrics; LMDeploy not with --disable-metrics)",
+    501: "it is switched off (llama.cpp has one only with --metrics)",
+    401: "the page wants a key",
+    403: "the page wants a key",
+}
 
 
 class MetricsClient:
@@ -62,6 +72,9 @@ class MetricsClient:
     ) -> None:
         self.url = url
         self._timeout_s = timeout_s
+        self._beside: dict[str, bool] = {}
+        self._llama_version: str | None = None
+        self._explained: str | None = None
         self._client = httpx.Client(
             # Compression would spend the server's and our CPU beside the load.
             headers={"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", **(headers or {})},
@@ -80,7 +93,7 @@ class MetricsClient:
         try:
             text = self._fetch()
         except _Refused as exc:
-            failure = exc.failure
+            failure = self._in_words(exc)
         except httpx.TimeoutException:
             failure = ScrapeFailure("timeout", f"no page within {self._timeout_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as exc:
@@ -90,28 +103,72 @@ class MetricsClient:
             page = read_page(text, buckets=buckets)
             if page.engine is None:
                 page, failure = None, _explain(text)
+            elif page.engine == "llama.cpp":
+                self._add_slots(page)
         return Scrape((begin + end) // 2, (end - begin) / 1e9, page, failure)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
+    def _in_words(self, refused: _Refused) -> ScrapeFailure:
+        """A refusal by status, with what it means; the engines that export nothing are asked who they are,
+        once."""
+        failure, status = refused.failure, refused.status
+        if failure.kind != "status" or status not in _SWITCHES:
+            return failure
+        if self._explained is None:
+            said = self._beside_page("/") if status == 404 else None
+            ollama = said is not None and said.startswith(b"Ollama is running")
+            self._explained = NO_METRICS["ollama"] if ollama else _SWITCHES[status]
+        return ScrapeFailure(failure.kind, f"{failure.text}: {self._explained}")
+
+    def _add_slots(self, page: Page) -> None:
+        """llama.cpp tells in /slots and /props what its page leaves out."""
+        if self._llama_version is None and (props := self._beside_page("/props")) is not None:
+            self._llama_version = read_version(props) or ""
+        page.version = page.version or self._llama_version or None
+        slots = self._beside_page("/slots")
+        for metric, labels, value in read_slots(slots) if slots is not None else ():
+            page.readings.append((metric, labels, value))
+            page.names[metric] = "GET /slots"
+
+    def _beside_page(self, path: str) -> bytes | None:
+        """Another page of the same server, null when it is refused; one that was refused is not asked
+        for again."""
+        base = self.url.partition("?")[0]
+        if not base.endswith("/metrics") or not self._beside.get(path, True):
+            return None
+        try:
+            return self._body(base.removesuffix("/metrics") + path, (), None)
+        except _Refused as refused:
+            # A server that is busy answers 503 and may not a moment later; these do not change.
+            self._beside[path] = refused.status not in (401, 403, 404, 501)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError):
+            # It stalled or broke off: the next scrape tries again, and says what the main page says.
+            return None
+        return None
+
     def _fetch(self) -> str:
+        return self._body(self.url, _NOT_METRICS, "the metrics URL").decode("utf-8", "replace")
+
+    def _body(self, url: str, refused_types: tuple[str, ...], what: str | None) -> bytes:
         deadline = time.monotonic() + self._timeout_s
         body = bytearray()
-        with self._client.stream("GET", self.url) as response:
+        with self._client.stream("GET", url) as response:
             if response.status_code != httpx.codes.OK:
-                raise _Refused("status", f"the metrics URL answers with status {response.status_code}")
+                text = f"{what} answers with status {response.status_code}"
+                raise _Refused("status", text, response.status_code)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind in _NOT_METRICS:
-                raise _Refused("not_prometheus", f"the metrics URL answers with {kind}, not with metrics")
+            if kind in refused_types:
+                raise _Refused("not_prometheus", f"{what} answers with {kind}, not with metrics")
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > MAX_PAGE_BYTES:
                     raise _Refused("too_large", f"the page is larger than {MAX_PAGE_BYTES} bytes")
                 if time.monotonic() > deadline:
                     raise _Refused("timeout", f"no complete page within {self._timeout_s:g} s")
-        return body.decode("utf-8", "replace")
+        return bytes(body)
 
 
 def _explain(text: str) -> ScrapeFailure:

@@ -15,6 +15,7 @@ from typing import Any
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import SpoolWriter
+from kvprobe.observe.cgroup import CgroupProbe, PressureProbe
 from kvprobe.observe.dialects import Page
 from kvprobe.observe.gpu import GpuProbe
 from kvprobe.observe.host import HostProbe, ProcessProbe
@@ -53,7 +54,9 @@ class Sampler:
         self._metrics: MetricsClient | None = None
         self._process: ProcessProbe | None = None
         self._gpu: GpuProbe | None = None
-        self._host = HostProbe()
+        self._host, self._pressure = HostProbe(), PressureProbe()
+        self._cgroup: CgroupProbe | None = None
+        self._ticks, self._missed, self._late_max_s = 0, 0, 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -68,6 +71,11 @@ class Sampler:
             self._metrics = MetricsClient(self._metrics_url, self._headers, insecure=self._insecure)
         if self._server_pid is not None:
             self._process = ProcessProbe(self._server_pid)
+        # Of a server on another machine nothing here is told; its load generator is limited all the same.
+        self._cgroup = CgroupProbe(self._server_pid)
+        whose = "server" if self._server_pid is not None else "kvprobe"
+        if (described := self._cgroup.describe()) is not None:
+            self._spool.write(Fact(name="cgroup", value={"of": whose, **described}, source="cgroup"))
         self._thread = threading.Thread(target=self._run, name="kvprobe-sampler", daemon=True)
         self._thread.start()
 
@@ -89,6 +97,7 @@ class Sampler:
         try:
             self._tick_until_stopped()
             self._facts.finish()
+            self._spool.write(self._kept_period())
         except Exception as exc:  # the thread has no caller: kept for whoever owns the run
             self.failure = exc
         finally:
@@ -104,9 +113,25 @@ class Sampler:
             self._sample(buckets=False)
             following = max(tick, (time.monotonic_ns() - begin_ns) // interval_ns) + 1
             missed, tick = following - tick - 1, following
+            self._ticks, self._missed = self._ticks + 1, self._missed + missed
+            self._late_max_s = max(self._late_max_s, late_ns / 1e9)
             self._write(
                 now_ns, [("sampler.late_s", {}, late_ns / 1e9), ("sampler.missed_ticks", {}, float(missed))]
             )
+
+    def _kept_period(self) -> Fact:
+        """Whether the samples came as often as was asked, and in words when not."""
+        value = {
+            "interval_s": self._interval_s,
+            "ticks": self._ticks,
+            "missed_ticks": self._missed,
+            "late_max_s": self._late_max_s,
+        }
+        text = None
+        if self._missed:
+            of = self._ticks + self._missed
+            text = f"{self._missed} of {of} samples were left out: a look took longer than its interval"
+        return Fact(name="sampler_period", value=value, source="sampler", text=text)
 
     def _sample(self, *, buckets: bool) -> int:
         """One look at everything; returns the instant that it is stamped with."""
@@ -120,7 +145,9 @@ class Sampler:
             own_ns = time.monotonic_ns()
             if self._process is not None:
                 self._write(own_ns, [(name, {}, value) for name, value in self._process.read()])
-            self._write(own_ns, [(name, {}, value) for name, value in self._host.read()])
+            host = [*self._host.read(), *self._pressure.read()]
+            host += self._cgroup.read() if self._cgroup is not None else []
+            self._write(own_ns, [(name, {}, value) for name, value in host])
             if self._gpu is not None:
                 self._write(own_ns, self._gpu.read(self._process.pids() if self._process else ()))
             return t_ns
@@ -172,17 +199,22 @@ class _ScrapeFacts:
     def _describe(self, page: Page) -> None:
         if page.cache_config is not None:
             self._once("cache_config", page.cache_config)
+        for metric, why in page.doubts.items():
+            self._once(f"metric_doubtful {metric}", metric, why, name="metric_doubtful")
         if "engine" in self._told:
             return
-        self._once("engine", {"name": page.engine, "version": page.version})
+        value = {"name": page.engine, "version": page.version}
+        if page.version_range is not None:
+            value["version_range"] = page.version_range
+        self._once("engine", value)
         self._once("metric_names", page.names)
         for metric in page.not_exported:
             self._spool.write(Fact(name="metric_not_exported", value=metric, source=self._source))
 
-    def _once(self, name: str, value: Any, text: str | None = None) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            self._spool.write(Fact(name=name, value=value, source=self._source, text=text))
+    def _once(self, key: str, value: Any, text: str | None = None, *, name: str | None = None) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self._spool.write(Fact(name=name or key, value=value, source=self._source, text=text))
 
 
 def _scrape_readings(scrape: Scrape) -> list[tuple[str, dict[str, str], float | None]]:
@@ -192,6 +224,11 @@ def _scrape_readings(scrape: Scrape) -> list[tuple[str, dict[str, str], float | 
     ]
     if scrape.page is not None:
         readings += scrape.page.readings
+        # By engine under names of their own: whoever reads the whole must not count its parts too.
+        readings += [
+            (metric.replace("engine.", "engines.", 1), labels, value)
+            for metric, labels, value in scrape.page.parts
+        ]
         readings.append(("scrape.damaged_lines", {}, float(scrape.page.damaged)))
     return readings
 

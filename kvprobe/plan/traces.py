@@ -1,31 +1,32 @@
 """Lengths from a file: a request trace of a known form, or a run directory of kvprobe.
 
-Each row gives prompt and answer; their sum is what the request holds at its end. Forms are told by their
-columns: Azure (`ContextTokens,GeneratedTokens`), BurstGPT (`Request tokens,Response tokens`), vidur
-(`num_prefill_tokens,num_decode_tokens`), Mooncake and Qwen JSONL (`input_length`, `output_length`).
+Each row gives prompt and answer; their sum is what the request holds at its end. `kvprobe.traces` reads
+the traces and tells their forms apart.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
 
 from kvprobe.errors import Problem, UsageError
-from kvprobe.plan.lengths import MAX_TOKENS, Lengths, from_counts
+from kvprobe.plan.lengths import Lengths, from_counts
+from kvprobe.traces.formats import KNOWN
+from kvprobe.traces.read import Trace, open_trace
 
-_CSV_COLUMNS = {
-    "Azure": ("ContextTokens", "GeneratedTokens"),
-    "BurstGPT": ("Request tokens", "Response tokens"),
-    "vidur": ("num_prefill_tokens", "num_decode_tokens"),
+_NAMES = {
+    "azure": "Azure CSV",
+    "burstgpt": "BurstGPT CSV",
+    "vidur": "vidur CSV",
+    "mooncake": "JSONL with input_length and output_length",
+    "qwen": "Qwen JSONL",
+    "kvprobe": "kvprobe JSONL",
 }
 _GROWN = "each request is counted at full growth: prompt and answer together"
 MAX_ROWS = 20_000_000
-MAX_LINE_CHARS = 1_000_000
-_FORMS = "Azure, BurstGPT and vidur CSV, Mooncake and Qwen JSONL, or a run directory"
+_FORMS = f"{KNOWN}, or a run directory"
 
 
 def read_lengths(path: Path, spec: str) -> Lengths:
@@ -36,70 +37,31 @@ def read_lengths(path: Path, spec: str) -> Lengths:
         raise _bad(path, "is no regular file", "write the trace to a file first")
     if path.name == "requests.parquet":
         return _parquet_lengths(path, spec)
+    return _trace_lengths(path, spec)
+
+
+def _trace_lengths(path: Path, spec: str) -> Lengths:
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            return _trace_lengths(file, path, spec)
-    except OSError as error:
-        raise _bad(path, f"cannot be read: {error.strerror}", "give a file that can be read") from error
+        trace = open_trace(path, lengths_only=True)
+        totals = (row.in_tokens + row.out_tokens for row in trace.rows())
+        return _counted(totals, f"trace ({_NAMES[trace.format]})", path, spec, trace=trace)
+    except UsageError as error:
+        raise UsageError(*(_as_option(problem) for problem in error.problems)) from error
 
 
-def _trace_lengths(file: TextIO, path: Path, spec: str) -> Lengths:
-    first = file.readline(MAX_LINE_CHARS)
-    file.seek(0)
-    if first.lstrip().startswith("{"):
-        return _counted(
-            _json_rows(file, path), "trace (JSONL with input_length and output_length)", path, spec
-        )
-    try:
-        rows = csv.DictReader(file)
-        columns = rows.fieldnames or []
-        for name, pair in _CSV_COLUMNS.items():
-            if set(pair) <= set(columns):
-                return _counted(_csv_rows(rows, pair, path), f"trace ({name} CSV)", path, spec)
-    except csv.Error as error:
-        raise _bad(path, f"is no CSV: {error}", f"known are {_FORMS}") from error
-    shown = ", ".join(columns[:6]) or "nothing"
-    raise _bad(
-        path, f"has no columns of a known trace; its first line holds: {shown[:200]}", f"known are {_FORMS}"
-    )
-
-
-def _csv_rows(rows: csv.DictReader[str], pair: tuple[str, str], path: Path) -> Iterator[int]:
-    for row in rows:
-        yield _total(row.get(pair[0]), row.get(pair[1]), path, rows.line_num)
-
-
-def _json_rows(file: TextIO, path: Path) -> Iterator[int]:
-    number = 0
-    while line := file.readline(MAX_LINE_CHARS):
-        number += 1
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise _bad(path, "holds a line that is no JSON object", "mend or drop that line", number)
-        yield _total(row.get("input_length"), row.get("output_length"), path, number)
-
-
-def _total(prompt: object, answer: object, path: Path, line: int) -> int:
-    """Prompt + answer; a row whose numbers are missing or absurd is an error, not a zero."""
-    counts = []
-    for value in (prompt, answer):
-        try:
-            count = float(str(value))
-        except ValueError:
-            count = -1.0
-        if not 0 <= count <= MAX_TOKENS:
-            raise _bad(path, "has a row without both token counts", "mend or drop that row", line)
-        counts.append(round(count))
-    return sum(counts)
+def _as_option(problem: Problem) -> Problem:
+    if problem.code == "bad_lengths":
+        return problem
+    return replace(problem, code="bad_lengths", message=f"--lengths: {problem.message}")
 
 
 def _counted(
-    totals: Iterator[int], source: str, path: Path, spec: str, assumptions: tuple[str, ...] = ()
+    totals: Iterator[int],
+    source: str,
+    path: Path,
+    spec: str,
+    assumptions: tuple[str, ...] = (),
+    trace: Trace | None = None,
 ) -> Lengths:
     counts: Counter[int] = Counter()
     requests = 0
@@ -109,13 +71,16 @@ def _counted(
             raise _bad(path, f"has more than {MAX_ROWS:,} rows", "give a sample of the trace")
         counts[total] += 1
     empty = counts.pop(0, 0)
+    requests -= empty
+    empty += trace.dropped.total() if trace is not None else 0
     if not counts:
         raise _bad(path, "holds no request with tokens", f"known are {_FORMS}")
     notes = [_GROWN, *assumptions]
     if empty:
-        notes.append(f"{empty:,} rows without a token are left out")
+        where = " in prompt or answer" if trace is not None else ""
+        notes.append(f"{empty:,} rows without a token{where} are left out")
     pairs = ((tokens, float(n)) for tokens, n in counts.items())
-    return from_counts(spec, source, pairs, requests - empty, notes)
+    return from_counts(spec, source, pairs, requests, notes)
 
 
 def _run_lengths(path: Path, spec: str) -> Lengths:

@@ -23,10 +23,19 @@ def run_document(data: RunData, summary: Summary, diagnosis: Diagnosis) -> dict[
     document["run_dir"] = str(data.path)
     document["status"] = data.status
     document["prediction"] = None
-    document["thresholds"] = []
+    document["thresholds"] = threshold_results(data, summary)
     document["runs"] = []
     document["diagnosis"] = diagnosis_document(diagnosis)
     return document
+
+
+def threshold_results(data: RunData, summary: Summary) -> list[Any]:
+    """The run's thresholds, each with its value, interval and verdict."""
+    from kvprobe.gates.judge import judged
+
+    found = jsonable(judged(data, summary))
+    assert isinstance(found, list)
+    return found
 
 
 def diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:

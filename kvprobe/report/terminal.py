@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from kvprobe.diagnose.causes import HEALTHY
 from kvprobe.diagnose.model import Diagnosis, Finding
 from kvprobe.evidence.rundata import RunData
+from kvprobe.gates.judge import GateResult
+from kvprobe.gates.numbers import sentence, verdict_word
 from kvprobe.report.ink import Ink
 from kvprobe.report.numbers import arrival_text, latency_table, load_rows
 from kvprobe.summary.build import Summary
@@ -20,12 +24,19 @@ FEW_REQUESTS = 20
 _CONFIDENCE_STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
 
 
-def render_run(summary: Summary, diagnosis: Diagnosis, console: Console, banner: str | None = None) -> None:
+def render_run(
+    summary: Summary,
+    diagnosis: Diagnosis,
+    console: Console,
+    banner: str | None = None,
+    thresholds: Sequence[GateResult] = (),
+) -> None:
     """Print the whole report. `banner` is a line about the run directory (a partial run)."""
     ink = Ink(console)
     _head(ink, summary, diagnosis, banner)
     _verdict(ink, summary, diagnosis)
     _validity(ink, diagnosis)
+    _thresholds(ink, thresholds)
     _failures(ink, summary)
     _meaning(ink, diagnosis)
     ink.blank()
@@ -139,6 +150,17 @@ def _validity(ink: Ink, diagnosis: Diagnosis) -> None:
     said = ink.text("valid", "green") if validity.valid else ink.text(f"INVALID{above}", "bold red")
     rows = [("validity", said), *(("  invalid", ink.text(reason, "red")) for reason in reasons)]
     rows += [("  warning", ink.text(warning, "yellow")) for warning in validity.warnings]
+    ink.rows(rows)
+
+
+def _thresholds(ink: Ink, results: Sequence[GateResult]) -> None:
+    """Each threshold with what was measured; one that could not be judged has failed, and says why."""
+    rows: list[tuple[str, Text]] = []
+    for result in results:
+        style = "green" if result.passed else "bold red"
+        why = f"  [{result.why}]" if result.why else ""
+        line = ink.join((verdict_word(result), style), (f"  {sentence(result)}", ""), (why, "dim"))
+        rows.append(("thresholds" if not rows else "", line))
     ink.rows(rows)
 
 

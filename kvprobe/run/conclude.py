@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, gravest
 from kvprobe.evidence.environment import read_clocks
@@ -18,6 +18,7 @@ from kvprobe.evidence.rundata import RunData, Status
 from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.prompt_layout import analyse_prompts
 from kvprobe.load.prompts import PromptSource
+from kvprobe.run import logs_beside
 from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared, RunOutcome
 from kvprobe.run.progress import Progress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvprobe.run")
 
+T = TypeVar("T")
 _BLOCK_SIZE = re.compile(r"[1-9][0-9]{0,8}\Z")
 
 
@@ -42,7 +44,9 @@ def conclude(
     except KvprobeError as error:  # somebody removed or damaged the directory meanwhile
         code = gravest(Exit.STORAGE, ending.exit_code)
         return RunOutcome(code, problems=[*ending.problems, *error.problems])
-    facts = _ending_facts(prepared, ending) + _prompt_facts(prepared, data)
+    kept = storage.get(lambda: logs_beside.keep(prepared.log_marks, prepared.run_dir.path))
+    log_facts, gone = kept if kept is not None else ([], [])
+    facts = _ending_facts(prepared, ending) + log_facts + _prompt_facts(prepared, data)
     for fact in facts:
         data.facts.append(fact)
         storage.attempt(lambda fact=fact: prepared.run_dir.add_fact(fact))  # type: ignore[misc]
@@ -58,12 +62,17 @@ def conclude(
     storage.attempt(lambda: prepared.run_dir.write_status(data.status))
     valid = diagnosis.validity is None or diagnosis.validity.valid
     stored = Exit.STORAGE if storage.problems else Exit.OK
+    from kvprobe.gates.judge import judged
+
+    thresholds = judged(data, summary)
+    passed = Exit.OK if all(t.passed for t in thresholds) else Exit.CHECK_FAILED
     return RunOutcome(
-        exit_code=gravest(signalled, ending.exit_code, stored, Exit.OK if valid else Exit.INVALID),
+        exit_code=gravest(signalled, ending.exit_code, stored, Exit.OK if valid else Exit.INVALID, passed),
         data=data,
         summary=summary,
         diagnosis=diagnosis,
-        problems=[*ending.problems, *storage.problems],
+        problems=[*ending.problems, *gone, *storage.problems],
+        thresholds=thresholds,
     )
 
 
@@ -83,12 +92,17 @@ class _Storage:
         self.problems: list[Problem] = []
 
     def attempt(self, write: Callable[[], None]) -> None:
+        self.get(write)
+
+    def get(self, write: Callable[[], T]) -> T | None:
+        """What it gives back; null where storage refused."""
         try:
-            write()
+            return write()
         except StorageError as error:
             log.info("storage: %s", error)
             if not self.problems:
                 self.problems.extend(error.problems)
+            return None
 
 
 def _status(ending: LoadEnding, signals: int) -> Status:
@@ -113,6 +127,7 @@ def _ending_facts(prepared: Prepared, ending: LoadEnding) -> list[Fact]:
             },
         ),
         Fact(name="clock_at_end", source="run", value=read_clocks()),
+        *ending.facts,
     ]
     if prepared.server is not None and ending.server_exit_code is not None:
         facts.append(Fact(name="server_exit_code", source="run", value=ending.server_exit_code))
@@ -144,7 +159,7 @@ def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
 
 def _template_prefix_tokens(calibration: Calibration, planned: Sequence[PlannedRequest]) -> int:
     """Tokens before the first text: a chat with a system message begins otherwise than one without."""
-    system = any(len(request.messages or ()) == 2 for request in planned)
+    system = any(r.messages is not None and r.messages[0]["role"] == "system" for r in planned)
     known = calibration.system_template_prefix_tokens if system else calibration.template_prefix_tokens
     return known or 0
 
@@ -162,6 +177,9 @@ def _write_results(prepared: Prepared, data: RunData, summary: Summary, diagnosi
     from kvprobe.report.html import render_html
     from kvprobe.report.terminal import banner
 
-    prepared.run_dir.write_text("report.html", render_html(summary, diagnosis, banner(data)))
-    prepared.run_dir.write_json("summary.json", run_document(data, summary, diagnosis))
+    document = run_document(data, summary, diagnosis)
+    # The numbers first: they must not fall with a page that could not be drawn.
+    prepared.run_dir.write_json("summary.json", document)
     prepared.run_dir.write_json("diagnosis.json", diagnosis_document(diagnosis))
+    page = render_html(summary, diagnosis, banner(data), data=data, document=document)
+    prepared.run_dir.write_text("report.html", page)

@@ -1,4 +1,4 @@
-"""The load itself: the worker sends, the sampler watches, the steering waits."""
+"""The load itself: the workers send, the sampler watches, the steering waits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, gravest
 from kvprobe.evidence.spool import SpoolWriter
-from kvprobe.load.job import BreakerSpec, LoadJob, TargetSpec
-from kvprobe.load.runner import WorkerProcess
+from kvprobe.load.runner import Crew
 from kvprobe.observe.sampler import Sampler
+from kvprobe.run.crews import make_crew, tidy
 from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared
 from kvprobe.run.progress import Progress
@@ -16,46 +16,25 @@ from kvprobe.run.steering import Steering
 
 
 def run_load(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> LoadEnding:
-    """Run until the worker has finished, by itself or because it was told to. Never raises for
-    what happens in the load: the ending says it."""
+    """Run until the workers have finished, by themselves or because they were told to. Never raises
+    for what happens in the load: the ending says it."""
     run_dir = prepared.run_dir
-    worker = WorkerProcess(_job(prepared), run_dir.path / "log.txt")
+    crew = make_crew(prepared)
     try:
         with SpoolWriter(run_dir.spool_dir / "samples.jsonl", "sampler") as spool:
-            return _with_sampler(prepared, worker, spool, progress, interrupts)
+            return _with_sampler(prepared, crew, spool, progress, interrupts)
     except StorageError as error:
         return LoadEnding(
             reason="storage", detail=str(error), exit_code=Exit.STORAGE, problems=list(error.problems)
         )
     finally:
-        worker.close()
+        crew.close()
+        tidy(prepared)
         progress.close()
 
 
-def _job(prepared: Prepared) -> LoadJob:
-    workload, target = prepared.workload, prepared.target
-    breaker = workload.breaker
-    return LoadJob(
-        workload=workload.model_dump(mode="json"),
-        calibration=prepared.calibration,
-        salt=prepared.salt,
-        target=TargetSpec(
-            base_url=target.base_url,
-            model=target.model,
-            api_key_env=prepared.options.api_key_env,
-            insecure=prepared.options.insecure,
-        ),
-        breaker=BreakerSpec(
-            consecutive_failures=breaker.consecutive_failures,
-            window=breaker.window,
-            error_rate=breaker.error_rate,
-        ),
-        spool_path=str(prepared.run_dir.spool_dir / "worker-0.jsonl"),
-    )
-
-
 def _with_sampler(
-    prepared: Prepared, worker: WorkerProcess, spool: SpoolWriter, progress: Progress, interrupts: Interrupts
+    prepared: Prepared, crew: Crew, spool: SpoolWriter, progress: Progress, interrupts: Interrupts
 ) -> LoadEnding:
     sampler = Sampler(
         prepared.metrics_url,
@@ -65,9 +44,9 @@ def _with_sampler(
         headers=_metrics_headers(prepared),
         insecure=prepared.options.insecure,
     )
-    worker.start()
+    crew.start()
     try:
-        ending = Steering(prepared, worker, sampler, progress, interrupts).run()
+        ending = Steering(prepared, crew, sampler, progress, interrupts).run()
     except BaseException:
         sampler.stop()
         raise

@@ -10,12 +10,16 @@ from kvprobe.errors import Exit, Problem
 
 if TYPE_CHECKING:
     from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.evidence.facts import Fact
     from kvprobe.evidence.rundata import RunData
     from kvprobe.evidence.rundir import RunDir
+    from kvprobe.gates.abort import TokenBudget
+    from kvprobe.gates.judge import GateResult
     from kvprobe.load.job import Calibration
     from kvprobe.load.workload import Workload
     from kvprobe.load.workload_sets import Setting
     from kvprobe.run.embedded import EmbeddedServer
+    from kvprobe.run.logs_beside import LogMark
     from kvprobe.run.target import Target
     from kvprobe.summary.build import Summary
 
@@ -40,6 +44,10 @@ class RunOptions:
     master: bool = False
     worker_of: str | None = None
     """HOST[:PORT] of the master that this machine sends for."""
+    bind: str | None = None
+    """ADDRESS[:PORT] on which a master listens; null is 127.0.0.1."""
+    expect_workers: str | None = None
+    """As written: how many workers of other machines a master waits for."""
     web: bool = False
     thresholds: tuple[str, ...] = ()
     aborts: tuple[str, ...] = ()
@@ -47,6 +55,16 @@ class RunOptions:
     logs: tuple[Path, ...] = ()
     investigate: bool = False
     serve_metrics_port: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a suite has ready for one of its runs. `server` is the suite's to start and to stop."""
+
+    workload: Workload
+    server: EmbeddedServer | None
+    facts: tuple[Fact, ...] = ()
+    """Go into the run directory before the load: which part of what this is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +80,10 @@ class Prepared:
     run_dir: RunDir
     server: EmbeddedServer | None
     api_key: str | None
+    budgets: list[TokenBudget] = field(default_factory=list)
+    """What may be used up while the load goes."""
+    log_marks: list[LogMark] = field(default_factory=list)
+    """Where the logs of --log ended before the load."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +101,8 @@ class LoadEnding:
     """Requests that the schedule wanted, sent or not; null when the worker never said."""
     server_exit_code: int | None = None
     """Of the bundled server, when it had ended before the load did."""
+    facts: list[Fact] = field(default_factory=list)
+    """What became of the abort rules and budgets."""
 
 
 @dataclass(slots=True)
@@ -90,3 +114,4 @@ class RunOutcome:
     summary: Summary | None = None
     diagnosis: Diagnosis | None = None
     problems: list[Problem] = field(default_factory=list)
+    thresholds: list[GateResult] = field(default_factory=list)

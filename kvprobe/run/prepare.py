@@ -13,9 +13,12 @@ from kvprobe.load.calibration import calibrate
 from kvprobe.load.job import Calibration
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.workload import Workload
+from kvprobe.load.workload_prompts import MultiTurnPrompt
+from kvprobe.run import guards, logs_beside, target_guard
 from kvprobe.run import target as targets
+from kvprobe.run.crews import check_scale
 from kvprobe.run.embedded import EmbeddedServer, require_server_extra, split_args
-from kvprobe.run.options import Prepared, RunOptions
+from kvprobe.run.options import Given, Prepared, RunOptions
 from kvprobe.run.progress import Progress
 
 _LOOKED_AT = 2000
@@ -28,25 +31,38 @@ def prepare(
     progress: Progress,
     stack: ExitStack,
     hurried: Callable[[], bool],
+    given: Given | None = None,
 ) -> Prepared:
     """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left.
 
     `hurried` says whether the user has asked for the second time to stop.
     """
+    guards.check_caps(workload)
+    check_scale(options, workload)
+    log_marks = logs_beside.mark(options.logs)
     key = targets.api_key(options.api_key_env)
     metrics_url = targets.page_url(options.metrics_url) if options.metrics_url is not None else None
-    server, base_url = None, ""
+    if metrics_url is not None:
+        target_guard.guard(metrics_url, own_target=options.own_target)
+    server, base_url = given.server if given is not None else None, ""
+    own_server = options.target is None and server is None
     if options.target is None:
-        server = _start_server(options, workload, progress, stack, hurried)
+        server = server or _start_server(options, workload, progress, stack, hurried)
         base_url = server.base_url or ""
     else:
         base_url = targets.normalise_url(options.target)
-        targets.guard(base_url, own_target=options.own_target)
+        target_guard.guard(base_url, own_target=options.own_target)
+        target_guard.confirm_production(base_url, yes=options.yes)
     client = stack.enter_context(targets.control_client(key, insecure=options.insecure))
     target = targets.preflight(client, base_url, options.model)
     progress.say(f"target {base_url}, model {target.model}")
-    calibration = calibrate(base_url, target.model, workload.endpoint, key, client, PromptSource.vocabulary)
+    pieces = PromptSource.vocabulary_of(workload)
+    history = isinstance(workload.prompt, MultiTurnPrompt)
+    calibration = calibrate(
+        base_url, target.model, workload.endpoint, key, client, pieces, history=history
+    )
     _check_lengths(workload, calibration, target)
+    planned = _check_tokens(workload, calibration)
     run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
     prepared = Prepared(
         options=options,
@@ -58,11 +74,18 @@ def prepare(
         run_dir=run_dir,
         server=server,
         api_key=key,
+        budgets=guards.budgets_of(workload, planned),
+        log_marks=log_marks,
     )
+    proxies = target_guard.proxies_set()
+    if (said := target_guard.proxy_statement(proxies, prepared.metrics_url)) is not None:
+        progress.say(said)
     try:
-        if server is not None:
+        if server is not None and own_server:
             server.move_log(run_dir.path / "server.log")
         _write_preamble(prepared)
+        for fact in given.facts if given is not None else ():
+            run_dir.add_fact(fact)
     except BaseException:
         run_dir.discard()
         raise
@@ -105,6 +128,15 @@ def _check_lengths(workload: Workload, calibration: Calibration, target: targets
         )
 
 
+def _check_tokens(workload: Workload, calibration: Calibration) -> guards.Planned:
+    """Sizes of the plan, once they are within the cap on tokens and the budget."""
+    source = PromptSource(workload, calibration, "")
+    looked = min(source.total or guards.MEAN_OF, guards.MEAN_OF)
+    planned = guards.planned_sizes(workload, source.total, [source.request(i) for i in range(looked)])
+    guards.check_tokens(workload, planned)
+    return planned
+
+
 def _write_preamble(prepared: Prepared) -> None:
     """What is known before the load, so that a killed run still says what it was."""
     run_dir, target, options = prepared.run_dir, prepared.target, prepared.options
@@ -122,6 +154,7 @@ def _write_preamble(prepared: Prepared) -> None:
                 "bundled": prepared.server is not None,
                 "insecure": options.insecure,
                 "metrics_url": targets.without_query(prepared.metrics_url),
+                "proxy_variables": target_guard.proxies_set(),
             },
         ),
         Fact(name="calibration", source="/tokenize", value=_calibration_value(prepared.calibration)),

@@ -13,29 +13,37 @@ from contextlib import ExitStack
 
 from kvprobe.errors import Problem, StorageError
 from kvprobe.load.workload import load_workload
+from kvprobe.run import guards
 from kvprobe.run.conclude import conclude
 from kvprobe.run.interrupts import Interrupted, Interrupts
 from kvprobe.run.loading import run_load
 from kvprobe.run.logfile import log_to_file
-from kvprobe.run.options import Prepared, RunOptions, RunOutcome
+from kvprobe.run.options import Given, Prepared, RunOptions, RunOutcome
 from kvprobe.run.prepare import prepare
 from kvprobe.run.progress import Progress
+from kvprobe.run.serving import follow, metrics_page
 
 log = logging.getLogger("kvprobe.run")
 
 
-def conduct(options: RunOptions, progress: Progress) -> RunOutcome:
-    """Run the workload. Raises `KvprobeError` for whatever is wrong before the first request."""
-    workload = load_workload(options.workload, options.sets)
+def conduct(options: RunOptions, progress: Progress, given: Given | None = None) -> RunOutcome:
+    """Run the workload. Raises `KvprobeError` for whatever is wrong before the first request.
+
+    `given` is what a suite has ready for this run: the workload, and a server that goes on after it."""
+    workload = load_workload(options.workload, options.sets) if given is None else given.workload
+    workload = guards.with_gates(workload, options)
     with Interrupts() as interrupts, ExitStack() as stack:
         prepared: Prepared | None = None
+        page = metrics_page(options, progress, stack)
         try:
-            prepared = prepare(options, workload, progress, stack, lambda: interrupts.count > 1)
+            prepared = prepare(options, workload, progress, stack, lambda: interrupts.count > 1, given)
             interrupts.defer()
         except Interrupted as signalled:
             if prepared is not None:
                 prepared.run_dir.discard()
             return RunOutcome(signalled.exit_code, problems=[_NOTHING_KEPT])
+        if page is not None:
+            follow(page, prepared)
         with log_to_file(prepared.run_dir.path / "log.txt"):
             ending = run_load(prepared, progress, interrupts)
             log.info("the load ended: %s (%s)", ending.reason, ending.detail or "as it should")

@@ -1,4 +1,4 @@
-"""Following one worker from its start to `finished`: go, drain, stop, and how long each may take."""
+"""Following the load workers from their start to `finished`: go, drain, stop, and how long each may take."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from kvprobe.errors import Exit, Problem, gravest
 from kvprobe.evidence.secrets import masked
+from kvprobe.gates.abort import AbortWatch
 from kvprobe.load.job import Command, WorkerEvent
 from kvprobe.load.prompts import PromptSource
-from kvprobe.load.runner import WorkerProcess
+from kvprobe.load.runner import Crew
 from kvprobe.load.workload import Workload
 from kvprobe.observe.sampler import Sampler
+from kvprobe.run.guards import watch_of
 from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared
 from kvprobe.run.progress import Progress
@@ -42,10 +44,10 @@ def longest_load_s(workload: Workload) -> float:
 
 @dataclass
 class Steering:
-    """One worker and the instants by which it must have done what it was told."""
+    """The workers and the instants by which they must have done what they were told."""
 
     prepared: Prepared
-    worker: WorkerProcess
+    worker: Crew
     sampler: Sampler
     progress: Progress
     interrupts: Interrupts
@@ -56,9 +58,14 @@ class Steering:
     _ready_by_s: float = field(default_factory=lambda: time.monotonic() + READY_TIMEOUT_S)
     _drain_by_s: float | None = None
     _stop_by_s: float | None = None
+    _abort: AbortWatch = field(init=False)
+    _aborted: str | None = None
+
+    def __post_init__(self) -> None:
+        self._abort = watch_of(self.prepared)
 
     def run(self) -> LoadEnding:
-        """Returns when the worker has finished, has died, or was given up."""
+        """Returns when the workers have finished, have died, or were given up."""
         planned = PromptSource(self.prepared.workload, self.prepared.calibration, "").total
         while True:
             event = self.worker.next_event(POLL_S)
@@ -67,9 +74,8 @@ class Steering:
                 if event.event == "finished":
                     return self._finished(event)
                 self._follow(event, planned)
-            elif self.worker.ended:
-                return self._worker_died()
             self._obey_signals()
+            self._obey_rules()
             if (ending := self._bound()) is not None:
                 return ending
 
@@ -77,10 +83,21 @@ class Steering:
         if event.event == "ready":
             self._go()
             return
+        if event.event in ("waiting", "lost"):
+            self._note_trouble(event)
+            return
         if event.event == "draining":
             self.t_drain_ns = self.t_drain_ns or time.monotonic_ns()
         if self.t0_ns is not None:
             self.progress.load(event, self._elapsed_s(), planned, self.prepared.workload.duration_s)
+
+    def _note_trouble(self, event: WorkerEvent) -> None:
+        """Workers of other machines may be long in coming; one that goes without a word is named."""
+        text = masked(event.detail or event.event)
+        if event.event == "waiting":
+            self._ready_by_s = time.monotonic() + READY_TIMEOUT_S
+        log.warning(text) if event.event == "lost" else log.info(text)
+        self.progress.say(text)
 
     def _go(self) -> None:
         """Samples first, so that the load's start lies inside them."""
@@ -104,6 +121,21 @@ class Steering:
         if self.interrupts.count >= 2 and self._stop_by_s is None:
             self.progress.say("stopping at once ...")
             self._stop("signal")
+
+    def _obey_rules(self) -> None:
+        """An abort rule stops the load at once; a budget that is used up lets what is in flight end."""
+        if self.t0_ns is None or self._aborted is not None or self._stop_by_s is not None:
+            return
+        tripped = self._abort.tripped()
+        if tripped is None:
+            return
+        self._aborted = tripped.why
+        log.warning("stopping: %s", tripped.why)
+        self.progress.say(f"stopping: {tripped.why} ...")
+        if tripped.at_once:
+            self._stop("abort")
+        elif self._drain_by_s is None:
+            self._drain("abort")
 
     def _drain(self, reason: str) -> None:
         self._drain_by_s = time.monotonic() + self.prepared.workload.drain_s + DRAIN_GRACE_S
@@ -130,9 +162,11 @@ class Steering:
         return None
 
     def _finished(self, event: WorkerEvent) -> LoadEnding:
-        reason = event.reason or "error"
-        exit_code, problem = self._judge(reason, event.detail)
-        return self._ending(reason, event.detail, exit_code, problem)
+        reason, detail = event.reason or "error", event.detail
+        if self._aborted is not None and reason in ("drained", "stopped"):
+            reason, detail = "abort", self._aborted
+        exit_code, problem = self._judge(reason, detail)
+        return self._ending(reason, detail, exit_code, problem)
 
     def _judge(self, reason: str, detail: str | None) -> tuple[Exit, Problem | None]:
         """Exit code and problem of a reason; `planned` and what was asked for are no problem."""
@@ -143,6 +177,9 @@ class Steering:
                 return Exit.ABORTED, Problem("time_limit", message, fix)
             case "planned" | "drained" | "stopped":
                 return Exit.OK, None
+            case "abort":
+                message = f"the load was stopped: {detail}"
+                return Exit.ABORTED, Problem("aborted", message, self._server_fix())
             case "breaker":
                 message = f"the load stopped itself: {detail}"
                 return Exit.ABORTED, Problem("aborted", message, self._server_fix())
@@ -154,6 +191,9 @@ class Steering:
                 message = detail or "the disk refused to take the records"
                 fix = "free space, or choose another folder with --out"
                 return Exit.STORAGE, Problem("storage", message, fix)
+            case "lost":
+                fix = "what it had recorded is kept; see log.txt"
+                return Exit.INTERNAL, Problem("worker", detail or "a load worker was lost", fix)
             case _:
                 return Exit.INTERNAL, Problem("worker", f"the load worker failed: {detail}", "see log.txt")
 
@@ -163,10 +203,6 @@ class Steering:
             code = server.exit_code()
             return f"the bundled server ended with code {code}: see server.log in the run directory"
         return "look at the server's log for the time of the first failure"
-
-    def _worker_died(self) -> LoadEnding:
-        code = self.worker.wait(1.0)
-        return self._worker_failed(f"the load worker ended with code {code}: {self.worker.log_tail()}")
 
     def _worker_failed(self, detail: str) -> LoadEnding:
         problem = Problem("worker", detail, "what it had recorded is kept; see log.txt")
@@ -192,6 +228,7 @@ class Steering:
             t_start_ns=self.t0_ns,
             t_drain_ns=self.t_drain_ns,
             t_end_ns=time.monotonic_ns(),
+            facts=self._abort.facts(),
             intended=self.last.intended if self.last else None,
             server_exit_code=server.exit_code() if server is not None else None,
         )

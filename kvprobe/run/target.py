@@ -5,11 +5,9 @@ Every refusal is a `TargetError` (exit 3) before any load is sent.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ import httpx
 
 from kvprobe.errors import Problem, TargetError, UsageError
 from kvprobe.evidence.secrets import hide
+from kvprobe.run.target_guard import guard as guard
 
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
@@ -87,34 +86,6 @@ def _origin(parts: SplitResult) -> str:
 
 
 _URL_FIX = "write it as http://127.0.0.1:8000"
-
-
-def guard(base_url: str, *, own_target: bool) -> None:
-    """Refuse to load a host that is not this machine unless the user says that it is theirs."""
-    parts = urlsplit(base_url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise TargetError(
-            Problem("dns", f"cannot resolve the host `{host}`: {error}", "check the name, or use an address")
-        ) from error
-    addresses = {ipaddress.ip_address(str(info[4][0]).split("%")[0]) for info in found}
-    if any(not _is_loopback(a) for a in addresses) and not own_target:
-        where = ", ".join(sorted(map(str, addresses)))
-        raise TargetError(
-            Problem(
-                "guard",
-                f"`{host}` is not this machine ({where}): a load test can take a server down",
-                "add --i-own-this-target if you may load it",
-            )
-        )
-
-
-def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def api_key(api_key_env: str | None) -> str | None:

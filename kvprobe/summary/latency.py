@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.records import CANCELLED, RequestRecord
 from kvprobe.summary.quantiles import Floats, Quantile, censored_quantile, quantiles
 
 NS = 1e-9
@@ -76,13 +76,13 @@ def ttfo_s(r: RequestRecord) -> float | None:
 
 
 def e2e_s(r: RequestRecord) -> float | None:
-    """Service latency: from sent to the last token, not to `[DONE]`."""
-    return between(r.last_token_ns, r.sent_ns)
+    """Service latency: from sent to the last token, not to `[DONE]`. A request that we gave up has none."""
+    return None if r.finish_reason == CANCELLED else between(r.last_token_ns, r.sent_ns)
 
 
 def response_latency_s(r: RequestRecord) -> float | None:
     """From the instant the schedule wanted the request to its last token."""
-    return between(r.last_token_ns, r.intended_ns)
+    return None if r.finish_reason == CANCELLED else between(r.last_token_ns, r.intended_ns)
 
 
 def response_ttft_s(r: RequestRecord) -> float | None:

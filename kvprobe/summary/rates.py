@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kvprobe.evidence.facts import Fact
-from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.records import CANCELLED, OpenedRequest, RequestRecord
 from kvprobe.summary.latency import NS, chunk_instants_ns
 from kvprobe.summary.quantiles import quantiles
 
@@ -194,7 +194,8 @@ def output_tokens_per_s(records: Sequence[RequestRecord], span: Window) -> tuple
     counts by the share of its chunks that came inside. Tokens of failed streams have no usage and
     are not counted.
     """
-    ok = [r for r in records if r.failure is None and r.sent_ns is not None]
+    ended = [r for r in records if r.failure is None and r.sent_ns is not None]
+    ok = [r for r in ended if r.finish_reason != CANCELLED]
     if span.seconds is None or span.start_ns is None or span.end_ns is None or not ok:
         return None, "no request ended well"
     without = sum(1 for r in ok if r.completion_tokens is None)
@@ -202,7 +203,12 @@ def output_tokens_per_s(records: Sequence[RequestRecord], span: Window) -> tuple
         return None, "no usage from the server"
     if without:
         return None, f"the server sent no usage for {without} of {len(ok)} requests (warm-up included)"
-    total = sum((r.completion_tokens or 0) * _share_inside(r, span.start_ns, span.end_ns) for r in ok)
+    # Nobody says how many tokens a stream that we gave up held: its chunks are the lower bound taken.
+    total = sum(
+        (r.completion_tokens or r.content_chunks) * _share_inside(r, span.start_ns, span.end_ns)
+        for r in ended
+        if r.completion_tokens is not None or r.finish_reason == CANCELLED
+    )
     return total / span.seconds, None
 
 

@@ -27,6 +27,7 @@ def modules_after(code: str) -> set[str]:
         ["--version"],
         ["compare", "--help"],
         ["doctor", "--help"],
+        ["watch", "--help"],
     ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:

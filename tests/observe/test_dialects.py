@@ -87,7 +87,8 @@ def test_buckets_only_when_they_are_asked_for() -> None:
     full, short = read_page(VLLM), read_page(VLLM, buckets=False)
     buckets = [row for row in full.readings if row[0].endswith("_bucket")]
     assert {row[0] for row in buckets} == {
-        f"engine.{n}_seconds_bucket" for n in ("ttft", "itl", "e2e", "queue", "prefill", "decode")
+        f"engine.{n}_seconds_bucket"
+        for n in ("ttft", "itl", "e2e", "queue", "prefill", "decode", "inference", "request_tpot")
     }
     assert ("engine.ttft_seconds_bucket", {"le": "+Inf"}, 12.0) in buckets
     assert [row for row in full.readings if row not in buckets] == short.readings
@@ -254,10 +255,13 @@ def test_a_page_that_was_cut_anywhere_only_lacks_its_end(cut: int) -> None:
 def test_every_engine_is_recognised_by_each_of_its_names() -> None:
     for dialect in DIALECTS:
         for series in dialect.series:
-            suffix = "_count" if series.kind == "histogram" else ""
-            page = read_page(f"{dialect.prefix}{series.names[0]}{suffix} 1\n")
-            assert page.engine == dialect.engine
-            assert [metric for metric, _, _ in page.readings] == [series.canonical + suffix]
+            for name in series.names:
+                suffix = "_count" if series.kind == "histogram" else ""
+                labels = ",".join(f'{key}="{value}"' for key, value in series.where.items())
+                line = f"{name if series.absolute else dialect.prefix + name}{suffix}{{{labels}}} 1\n"
+                page = read_page(line + (f"{dialect.prefix}x 1\n" if series.absolute else ""))
+                assert page.engine == dialect.engine
+                assert [metric for metric, _, _ in page.readings] == [series.canonical + suffix], line
 
 
 def test_every_memory_series_of_the_reference_server_is_read() -> None:

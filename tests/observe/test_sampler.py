@@ -59,7 +59,7 @@ def test_it_samples_everything_and_says_each_fact_once(tmp_path: Path, server: A
     ):
         assert len(of(content, metric)) == ticks, metric
     assert not [item for item in content.samples if item.metric.endswith("_bucket")]
-    assert facts(content, "engine") == [{"name": "vllm", "version": None}]
+    assert facts(content, "engine") == [{"name": "vllm", "version": None, "version_range": ">= 0.12"}]
     assert facts(content, "cache_config")[0]["num_gpu_blocks"] == "20"
     assert len(facts(content, "cache_config")) == len(facts(content, "nvml")) == 1
     assert facts(content, "metric_names")[0]["engine.kv_usage_ratio"] == "vllm:kv_cache_usage_perc"
@@ -104,6 +104,11 @@ def test_the_period_does_not_drift_and_a_slow_page_is_said(tmp_path: Path, serve
     missed = [int(item.value or 0) for item in of(content, "sampler.missed_ticks")]
     planned = [(item.t_ns - (item.value or 0) * 1e9) / 0.05e9 for item in of(content, "sampler.late_s")]
     assert sum(missed) >= 2
+    (kept,) = [fact for fact in content.facts if fact.name == "sampler_period"]
+    assert kept.value["missed_ticks"] == sum(missed)
+    assert kept.value["ticks"] == len(missed)
+    assert kept.text is not None
+    assert f"{sum(missed)} of {sum(missed) + len(missed)} samples" in kept.text
     # Every tick that was due was either taken, on the grid, or counted as missed.
     grid = [planned[0]]
     for count in missed[:-1]:

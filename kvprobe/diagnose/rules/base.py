@@ -15,11 +15,19 @@ if TYPE_CHECKING:  # rules over logs use this module too, and need neither runs 
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """A finding that has not been ranked yet."""
+    """A finding that has not been ranked yet, with what the judge ranks it by."""
 
     finding: Finding
     timing_free: bool
     """Rests on counters, configuration and prompts alone: holds even if the client's clock was late."""
+    fatal: bool = False
+    """It explains why the server died, not only why it was slow or wasteful."""
+    root: bool = True
+    """The cause of what happened, not the event itself."""
+    excludes: dict[str, str] = field(default_factory=dict)
+    """Causes that this evidence rules out, each with the number that does so."""
+    explains: frozenset[str] = frozenset()
+    """Kinds of failed requests that follow from this cause."""
 
 
 @dataclass(slots=True)

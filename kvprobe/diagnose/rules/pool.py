@@ -7,6 +7,9 @@ if nothing waited.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from kvprobe.diagnose.flight import fewest_holding, holders
 from kvprobe.diagnose.model import Evidence, Observation, Quantity
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View
@@ -19,6 +22,11 @@ RED_LINE = 0.90
 IDLE = 0.30
 MIN_SAMPLES = 5
 QUEUED_SAMPLES = 2
+MOST_OF_IT = 0.75
+FEW = 4
+"""So many requests or fewer hold most of what is held: their length is the cause, not their number."""
+LONG = 8.0
+"""A long request holds at least this part of the pool (1 / 8)."""
 
 
 def kv_pool(view: View) -> Outcome:
@@ -41,6 +49,9 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
     preemptions = preempted.value if preempted else 0.0
     if not high or (preemptions <= 0 and queued < QUEUED_SAMPLES):
         return None
+    few = few_long(view, sorted(t for t, v in waiting if v > 0 and t in high) or sorted(high))
+    if few is not None:
+        return _too_long(view, few, len(high), preemptions, queued)
     signs = [plural(round(preemptions), "preemption")] if preemptions > 0 else []
     signs += [f"requests waiting in {queued} of these"] if queued else []
     most = max(v for _, v in usage)
@@ -62,6 +73,62 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
         check_first=["how many requests of this length the pool holds at once, against the users"],
         remedy=["a larger KV pool, or a limit on concurrent sequences that the pool can hold"],
         would_change_my_mind=["the same latencies, and no preemptions, with a pool twice as large"],
+    )
+    return Candidate(finding=found, timing_free=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FewLong:
+    """At pressure: so many requests held most of what was held, each at least so many tokens."""
+
+    requests: int
+    tokens_each: int
+    share: float
+    """Of the pool, that the least of these held (ratio)."""
+
+
+def few_long(view: View, instants: list[int]) -> FewLong | None:
+    """Needs the pool's size. Null where many requests share the pool: then their number is the cause."""
+    pool = view.summary.metrics.memory.kv_pool_tokens
+    running = dict(view.load_series(activity.RUNNING))
+    if not pool:
+        return None
+    told = [fewest_holding(holders(view.run.records, t, running.get(t)), MOST_OF_IT) for t in instants]
+    known = sorted(pair for pair in told if pair[0])
+    if not known:
+        return None
+    requests, least = known[len(known) // 2]
+    if requests > FEW or least < pool / LONG:
+        return None
+    return FewLong(requests, least, least / pool)
+
+
+def _too_long(view: View, few: FewLong, high: int, preemptions: float, queued: int) -> Candidate:
+    pool = view.summary.metrics.memory.kv_pool_tokens
+    signs = [plural(round(preemptions), "preemption")] if preemptions > 0 else []
+    signs += [f"requests waiting in {queued} of these"] if queued else []
+    found = finding(
+        "logical_kv_too_large",
+        "certain" if preemptions > 0 else "likely",
+        f"{plural(few.requests, 'request')} of {whole(few.tokens_each)} tokens or more filled the KV pool of "
+        f"{whole(pool or 0)} tokens ({percent(RED_LINE)} or more in {plural(high, 'reading')}), with "
+        f"{' and '.join(signs)}{_holds(view)}.",
+        [
+            evidence(
+                "requests x cache_config_info",
+                f"each of them holds {percent(few.share)} of the pool or more",
+                requests=(few.requests, "count"),
+                tokens_each=(few.tokens_each, "tokens"),
+                kv_pool=(pool, "tokens"),
+            ),
+            *_signs(preemptions, queued),
+        ],
+        check_first=["bytes per token, the sum of active tokens, and the context limit"],
+        remedy=[
+            "a larger KV pool, or fewer bytes a token (KV precision, a model with fewer KV heads)",
+            "a context limit at which the pool holds as many conversations as come at once",
+        ],
+        would_change_my_mind=["the same pressure with short requests"],
     )
     return Candidate(finding=found, timing_free=True)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kvprobe.diagnose.model import Confidence, Evidence
 from kvprobe.diagnose.rules import prefix_reach
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence
+from kvprobe.diagnose.rules.prefix_contents import dropped_early, keys_split
 from kvprobe.diagnose.rules.prefix_evicted import evicted
 from kvprobe.diagnose.rules.prefix_facts import (
     FAR_BELOW,
@@ -35,11 +36,11 @@ SUBSTANTIAL = 0.10
 
 def prefix_row(view: View) -> Outcome:
     """At most one candidate for each cause, the more specific first."""
-    rules = (caching_off, layout_unstable, block_granularity, evicted, unexplained)
+    rules = (caching_off, layout_unstable, block_granularity, *_WHAT_ELSE)
     outcome = Outcome()
     for rule in rules:
         # The last rules ask "what else?": they speak only if nothing before them did.
-        if rule in (evicted, unexplained) and outcome.candidates:
+        if rule in _WHAT_ELSE and outcome.candidates:
             break
         found = rule(view)
         if found is not None:
@@ -173,3 +174,6 @@ def unexplained(view: View) -> Candidate | None:
             "a per-request salt, several replicas, or a model whose state cannot be cached"
         ],
     )
+
+
+_WHAT_ELSE = (dropped_early, keys_split, evicted, unexplained)

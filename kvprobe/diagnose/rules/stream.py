@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from statistics import median
 
-from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View
 from kvprobe.summary.latency import between, ttft_s
@@ -22,13 +21,13 @@ MEANING = {
     "event_too_large": "an event without an end",
     "decode": "bytes that do not decode",
 }
-EARLY_S = 0.05
+EARLY_S = 0.005
 EARLY_SHARE = 0.5
 EARLY_MIN_ROWS = 20
 
 
 def stream_defect(view: View) -> Outcome:
-    outcome = Outcome(observations=_early_first_chunk(view))
+    outcome = Outcome(candidates=_early_first_chunk(view))
     groups = [g for g in view.summary.failures if g.kind in MEANING]
     count = sum(g.count for g in groups)
     if not groups or _server_went_away(view):
@@ -58,7 +57,8 @@ def stream_defect(view: View) -> Outcome:
         ],
         would_change_my_mind=["a server that had crashed or was restarted at that time"],
     )
-    outcome.candidates.append(Candidate(finding=found, timing_free=True))
+    explained = frozenset(MEANING)
+    outcome.candidates.append(Candidate(finding=found, timing_free=True, explains=explained))
     return outcome
 
 
@@ -71,8 +71,9 @@ def _server_went_away(view: View) -> bool:
     return bool(scrapes and scrapes[-1][1] != 1.0)
 
 
-def _early_first_chunk(view: View) -> list[Observation]:
-    """A first chunk without text, long before the first token: it fools clients that time chunks."""
+def _early_first_chunk(view: View) -> list[Candidate]:
+    """A first chunk without text, sent before any work: it fools clients that time chunks. Needs most
+    streams to have it, well ahead of the token. Refuted by a chunk that comes together with the token."""
     leads = []
     for record in view.ok:
         ttft, lead = ttft_s(record), between(record.first_token_ns, record.first_chunk_ns)
@@ -83,11 +84,25 @@ def _early_first_chunk(view: View) -> list[Observation]:
     lead, share = median(x for x, _ in leads), median(s for _, s in leads)
     if lead < EARLY_S or share < EARLY_SHARE:
         return []
-    return [
-        Observation(
-            id="early_first_chunk",
-            text=f"The first chunk carries no text and comes {seconds(lead)} (median) before the first "
-            "token. Clients that time the first chunk report too small a TTFT; the TTFT here is the token's.",
-            facts={"lead_p50": Quantity(lead, "s"), "share_of_ttft": Quantity(share, "ratio")},
-        )
-    ]
+    found = finding(
+        "stream_protocol_defect",
+        "likely",
+        f"The first chunk carries no text and comes {seconds(lead)} (median) before the first token, "
+        f"{percent(share)} of TTFT ahead of it: clients that time the first chunk report too small a TTFT "
+        "(the TTFT here is the token's).",
+        [
+            evidence(
+                "requests.first_chunk_ns, requests.first_token_ns",
+                f"{plural(len(leads), 'stream')}: the first chunk leads by {seconds(lead)}",
+                lead_p50=(lead, "s"),
+                share_of_ttft=(share, "ratio"),
+            )
+        ],
+        check_first=["who sends that chunk: the engine, or a proxy that answers before it"],
+        remedy=[
+            "time the first chunk with text, never the first chunk",
+            "send the role with the first token",
+        ],
+        would_change_my_mind=["tokens of a kind that this client does not know in that chunk"],
+    )
+    return [Candidate(finding=found, timing_free=False)]

@@ -226,6 +226,8 @@ def evicted(view: LogView) -> list[LogCandidate]:
 
 def cut_off(view: LogView) -> list[LogCandidate]:
     """A log that stops while weights load, or in mid-work of the reference server: no word of an end."""
+    if view.alive:
+        return []
     for source, how in view.ended.items():
         events = [e for e in view.events if e.source == source and e.provenance != "quoted"]
         own = any(e.name == "serving" and e.engine == "reference" for e in events)

@@ -1,0 +1,7 @@
+"""Sentences of rules in Chinese; `{}` stands for what differs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SENTENCES: Final[dict[str, str]] = {}

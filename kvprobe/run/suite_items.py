@@ -1,0 +1,30 @@
+"""One run of a suite or sweep: what is wanted, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvprobe.load.workload import Workload
+from kvprobe.run.options import RunOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One run that a plan wants."""
+
+    part: str
+    role: str | None
+    round: int
+    load: float | None
+    workload: Workload
+    server_args: tuple[str, ...]
+    says: str
+    """For the person who watches: `2 of 6: distinct, round 1`."""
+
+
+@dataclass(slots=True)
+class PartRun:
+    """One run that was made."""
+
+    item: Item
+    outcome: RunOutcome

@@ -1,0 +1,79 @@
+"""Does the backlog grow? The requests that the schedule wanted and the server has not done, over time.
+
+Percentiles of an overloaded server say how long the run was, and little else: what tells is whether
+the number of requests that wait or run goes on rising. It is averaged over blocks of the window, so
+that neighbouring instants, which are nearly the same queue, do not count as many observations (batch
+means; Law & Kelton, Simulation Modeling and Analysis, 9.5.3), and a straight line is fitted to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from kvprobe.evidence.records import RequestRecord
+from kvprobe.summary.latency import NS
+from kvprobe.summary.quantiles import Floats
+from kvprobe.summary.student import student_975
+
+BLOCKS = 10
+MIN_REQUESTS = 20
+POINTS_PER_BLOCK = 20
+
+
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """Growth of the number of requests that are wanted and not done, requests a second."""
+
+    growth_per_s: float
+    lo_per_s: float
+    hi_per_s: float
+    """95 % t-interval of the slope."""
+    seconds: float
+    """Window that the line was fitted to."""
+    at_end: float
+    """Mean backlog of the last block, in requests."""
+
+    @property
+    def rise(self) -> float:
+        """Requests by which it rose over the window."""
+        return self.growth_per_s * self.seconds
+
+
+def backlog(records: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Backlog | None:
+    """The line over [start, end]; null for too few requests or no time.
+
+    A request counts from the instant the schedule wanted it until it ended, sent or not, and a
+    failed one no longer than it took to fail.
+    """
+    wanted = np.sort(np.array([r.intended_ns for r in records], dtype=np.int64))
+    inside = int(np.count_nonzero((wanted >= start_ns) & (wanted <= end_ns)))
+    if inside < MIN_REQUESTS or end_ns <= start_ns:
+        return None
+    ends = [r.end_ns or r.last_token_ns for r in records]
+    done = np.sort(np.array([e for e in ends if e is not None], dtype=np.int64))
+    edges = np.linspace(start_ns, end_ns, BLOCKS * POINTS_PER_BLOCK + 1)
+    middles = ((edges[:-1] + edges[1:]) / 2).astype(np.int64)
+    counts = np.searchsorted(wanted, middles, "right") - np.searchsorted(done, middles, "right")
+    means = counts.reshape(BLOCKS, POINTS_PER_BLOCK).mean(axis=1)
+    times = middles.reshape(BLOCKS, POINTS_PER_BLOCK).mean(axis=1) * NS
+    slope, half = _line(times - times.mean(), means)
+    return Backlog(
+        growth_per_s=slope,
+        lo_per_s=slope - half,
+        hi_per_s=slope + half,
+        seconds=(end_ns - start_ns) * NS,
+        at_end=float(means[-1]),
+    )
+
+
+def _line(times_s: Floats, values: Floats) -> tuple[float, float]:
+    """Slope by least squares, and the half-width of its 95 % interval."""
+    spread = float(np.sum(times_s**2))
+    slope = float(np.sum(times_s * values)) / spread
+    residuals = values - values.mean() - slope * times_s
+    freedom = values.size - 2
+    error = math.sqrt(float(np.sum(residuals**2)) / freedom / spread)
+    return slope, student_975(freedom) * error

@@ -1,0 +1,87 @@
+"""From the runs of a sweep to its steps."""
+
+from __future__ import annotations
+
+from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.rundata import RunData
+from kvprobe.summary import activity
+from kvprobe.summary.backlog import Backlog, backlog
+from kvprobe.summary.build import Summary, measured_rows
+from kvprobe.summary.latency import NS, Distribution
+from kvprobe.summary.sweep import Bound, Step
+
+SKIPPED_SHARE = 0.2
+"""Of the step: at its start the requests in flight rise to their level, whatever the rate."""
+PERCENTILES = ("p50", "p95", "p99")
+CUT = "cancelled_at_end"
+"""What was in flight when the step was over: backlog, and no failure of the server's."""
+
+
+def step_of(run: RunData, summary: Summary, load: float, *, valid: bool, because: str | None) -> Step:
+    """The numbers of one step; its verdict is for `sweep.judge`."""
+    measured = measured_rows(run)
+    start, end = _issuing(measured, summary)
+    return Step(
+        load=load,
+        served_per_s=_served(run, start, end),
+        output_tokens_per_s=summary.metrics.output_tokens_per_s,
+        requests=summary.requests.sent,
+        failed_share=_failed_share(summary),
+        ttft_s=bounds(summary.metrics.ttft_s),
+        tpot_s=bounds(summary.metrics.tpot_s),
+        queue_s=queue_s(run),
+        max_active=summary.metrics.max_active,
+        backlog=_backlog(run, start, end),
+        valid=valid,
+        invalid_because=because,
+        run_dir=run.path.name,
+    )
+
+
+def bounds(found: Distribution) -> dict[str, Bound]:
+    """Mean and percentiles; what n cannot carry says so."""
+    out = {"mean": Bound(value=found.mean, reason=None if found.mean is not None else "no values")}
+    for name in PERCENTILES:
+        ci = found.ci.get(name, {})
+        out[name] = Bound(
+            value=getattr(found, name), lo=ci.get("lo"), hi=ci.get("hi"), reason=found.reasons.get(name)
+        )
+    return out
+
+
+def queue_s(run: RunData) -> float | None:
+    """Mean time in the server's queue over the load; null where it exports none."""
+    total = activity.increase(run.samples, "engine.queue_seconds_sum")
+    count = activity.increase(run.samples, "engine.queue_seconds_count")
+    return total.value / count.value if total is not None and count is not None and count.value > 0 else None
+
+
+def _issuing(measured: list[RequestRecord], summary: Summary) -> tuple[int | None, int | None]:
+    """From the first to the last measured instant of the schedule, or to when issuing stopped."""
+    wanted = [r.intended_ns for r in measured]
+    if not wanted:
+        return None, None
+    return min(wanted), max(max(wanted), summary.window.issue_end_ns or 0)
+
+
+def _served(run: RunData, start: int | None, end: int | None) -> float | None:
+    """Requests that ended well while others were issued, warm-up ones that ended then included."""
+    if start is None or end is None or end <= start:
+        return None
+    start += int(SKIPPED_SHARE * (end - start))
+    done = [e for r in run.records if r.failure is None and (e := r.end_ns or r.last_token_ns) is not None]
+    return sum(1 for e in done if start <= e <= end) / ((end - start) * NS)
+
+
+def _backlog(run: RunData, start: int | None, end: int | None) -> Backlog | None:
+    if start is None or end is None:
+        return None
+    return backlog(run.records, start + int(SKIPPED_SHARE * (end - start)), end)
+
+
+def _failed_share(summary: Summary) -> float | None:
+    counted = summary.requests
+    if not counted.intended:
+        return None
+    failed = counted.failed - counted.by_failure.get(CUT, 0)
+    return (failed + counted.unsent) / counted.intended

@@ -1,0 +1,1 @@
+"""`kvprobe watch`: what a server's KV cache does now, in numbers and in words."""

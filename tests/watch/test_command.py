@@ -1,0 +1,255 @@
+"""`kvprobe watch` as a process: on a pipe, on a terminal, against pages that fail, vanish and come back."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from kvprobe.watch.model import watch_schema
+from tests.reference_server.server_process import ServerProcess
+from tests.watch.pages import vllm
+
+PATIENCE_S = 60.0
+FULL = vllm(running=8, waiting=3, kv=0.97, made=100)
+
+
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "kvprobe", "watch", *argv]
+
+
+def once(*argv: str) -> tuple[int, Any]:
+    """(exit code, document)"""
+    done = subprocess.run(
+        command(*argv, "--once", "--json"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_once_gives_one_document_and_shows_what_is_not_reachable(server: Any) -> None:
+    server.page = FULL
+    code, document = once(server.url, "http://127.0.0.1:9/metrics", "--interval", "200ms")
+    assert code == 0
+    jsonschema.validate(document, watch_schema())
+    here, gone = document["targets"]
+    assert (here["engine"], here["looks"], here["numbers"]["kv_usage"]["value"]) == ("vllm", 2, 0.97)
+    assert here["reading"] == {"id": "pressure", "text": "full and queueing: pressure"}
+    assert (gone["reachable"], gone["failure"]["kind"]) == (False, "unreachable")
+    assert gone["numbers"]["kv_usage"]["state"] == "scrape_failed"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "problem"),
+    [
+        (["http://127.0.0.1:9"], 3, "unreachable"),
+        (["http://169.254.169.254/latest", "--i-own-this-target"], 3, "guard"),
+        (["http://[fd00:ec2::254]/", "--i-own-this-target"], 3, "guard"),
+        (["http://192.0.2.1:8000"], 3, "guard"),
+        (["ftp://127.0.0.1/"], 2, "bad_metrics"),
+        (["http://user:s3cret@127.0.0.1/"], 2, "secret_in_url"),
+        (["http://127.0.0.1:9", "--interval", "1"], 2, "bad_duration"),
+        (["http://127.0.0.1:9", "--interval", "1ms"], 2, "bad_value"),
+    ],
+)
+def test_refusals(argv: list[str], code: int, problem: str) -> None:
+    got, document = once(*argv)
+    assert got == code
+    assert document["schema"] == "kvprobe.error/1"
+    assert document["errors"][0]["code"] == problem
+    assert document["errors"][0]["fix"]
+    assert "s3cret" not in json.dumps(document)
+
+
+def test_a_page_of_no_engine_is_no_target(server: Any) -> None:
+    server.page = "<html>hello</html>"
+    code, document = once(server.url)
+    assert (code, document["errors"][0]["code"]) == (3, "not_prometheus")
+
+
+def read_lines(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -> list[str]:
+    """Lines of stdout up to the first that is wanted."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        line = process.stdout.readline()
+        if not line:
+            break
+        lines.append(line)
+        if wanted(line):
+            return lines
+    raise AssertionError(f"not seen in {lines}")
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*argv: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command(*argv, "--interval", "200ms"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_without_a_terminal_a_line_a_tick_through_an_outage(
+    server: Any, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    server.page = FULL
+    process = watching(server.url)
+    read_lines(process, lambda line: line.endswith("| full and queueing: pressure\n"))
+    server.status = 503
+    read_lines(process, lambda line: "unreachable: gone for" in line)
+    server.status, server.page = 200, vllm(running=1, waiting=0, kv=0.5, made=3)
+    back = read_lines(process, lambda line: "restarted" in line)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert errors == ""
+    assert not any("\x1b" in line for line in back)
+
+
+def test_json_without_once_is_a_document_a_line(
+    server: Any, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = watching(server.url, "--json")
+    lines = read_lines(process, lambda line: json.loads(line)["targets"][0]["looks"] >= 3)
+    assert [json.loads(line)["schema"] for line in lines] == ["kvprobe.watch/1"] * len(lines)
+
+
+def test_nobody_reads_any_more(server: Any, watching: Callable[..., subprocess.Popen[str]]) -> None:
+    process = watching(server.url)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 141
+
+
+class Terminal:
+    """A pseudo-terminal with `kvprobe watch` in it."""
+
+    def __init__(self, *argv: str, environment: dict[str, str] | None = None) -> None:
+        self.seen = ""
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._process = subprocess.Popen(
+            command(*argv, "--interval", "200ms"),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**kept, "TERM": "xterm-256color", **(environment or {})},
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def until(self, text: str) -> str:
+        """Read until the screen was painted with `text`; what was read since the last call."""
+        begin, deadline = len(self.seen), time.monotonic() + PATIENCE_S
+        while text not in self.seen[begin:]:
+            if time.monotonic() > deadline or not self._read():
+                raise AssertionError(f"{text!r} not in {self.seen[begin:]!r}")
+        return self.seen[begin:]
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self._process.send_signal(number)
+        while self._read():
+            pass
+        os.close(self._master)
+        return self._process.wait(PATIENCE_S)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
+        try:
+            data = os.read(self._master, 65536) if ready else b""
+        except OSError:  # the other end is closed
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+
+def test_a_terminal_gets_a_page_that_renews_itself(server: Any) -> None:
+    server.page = FULL
+    terminal = Terminal(server.url, "http://127.0.0.1:9")
+    first = terminal.until("full and queueing: pressure")
+    assert "97.0 %" in first
+    assert "\x1b[" in first
+    assert "unreachable" in first or "Connection refused" in first
+    server.page = vllm(running=2, waiting=0, kv=0.6, made=200)
+    terminal.until("60 % and nothing waiting: healthy")
+    server.status = 500
+    terminal.until("gone for")
+    server.status = 200
+    terminal.until("60 % and nothing waiting: healthy")
+    assert terminal.end() == 130
+    assert terminal.seen.endswith("\x1b[?25h") or "\x1b[?25h" in terminal.seen[-200:]  # the cursor is back
+
+
+def test_a_terminal_without_colour_and_a_dumb_one(server: Any) -> None:
+    server.page = FULL
+    plain = Terminal(server.url, environment={"NO_COLOR": "1"})
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.until("pressure"))
+    assert plain.end(signal.SIGTERM) == 143
+    dumb = Terminal(server.url, environment={"TERM": "dumb"})
+    assert "\x1b" not in dumb.until("pressure")
+    assert dumb.end() == 130
+
+
+def test_the_reference_server_under_load() -> None:
+    """A pool that two requests fill, and six of them."""
+    with ServerProcess("--model", "tiny", "--kv-memory", "1MiB", "--max-model-len", "256") as served:
+        stop = threading.Event()
+
+        def ask() -> None:
+            while not stop.is_set():
+                body = {"model": "tiny", "prompt": "word " * 20, "max_tokens": 60}
+                httpx.post(f"{served.url}/v1/completions", json=body, timeout=PATIENCE_S)
+
+        users = [threading.Thread(target=ask) for _ in range(6)]
+        for user in users:
+            user.start()
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            code, document = once(served.url)
+            while document["targets"][0]["numbers"]["generated_tokens_per_s"]["value"] in (None, 0.0):
+                assert time.monotonic() < deadline
+                code, document = once(served.url)
+        finally:
+            stop.set()
+            for user in users:
+                user.join()
+    target = document["targets"][0]
+    assert (code, target["engine"]) == (0, "reference")
+    assert target["engine_version"]
+    numbers = target["numbers"]
+    for name in ("kv_usage", "running", "waiting", "kv_pool_bytes", "preemptions_per_s"):
+        assert numbers[name]["state"] == "read", name
+        assert numbers[name]["series"].startswith("kvprobe:")
+    assert numbers["running"]["value"] + numbers["waiting"]["value"] <= 6
+    assert 0 <= numbers["kv_usage"]["value"] <= 1
+    assert numbers["process_rss_bytes"]["state"] == "not_exported"

@@ -1,0 +1,96 @@
+"""The reading in words: the pool thresholds, their exceptions, and what cannot be known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.watch.pages import says, vllm
+
+QUIET = {"running": 8, "waiting": 0, "preempted": 5, "made": 100}
+
+
+@pytest.mark.parametrize(
+    ("pages", "verdict", "words"),
+    [
+        ([vllm(**QUIET, kv=0.92)] * 3, "full_and_healthy", "92 % and nothing waiting: healthy"),
+        ([vllm(running=8, waiting=3, kv=0.97)] * 3, "pressure", "full and queueing: pressure"),
+        (
+            [vllm(running=8, waiting=0, kv=0.97, preempted=p) for p in (5, 5, 7)],
+            "pressure",
+            "full and preempting (2 in 2 s): pressure",
+        ),
+        (
+            [vllm(running=8, waiting=0, kv=0.95), vllm(running=8, waiting=4, kv=0.95)],
+            "full_and_queueing_once",
+            "95 % and 4 waiting: full; pressure if the queue stays",
+        ),
+        (
+            [vllm(running=1, waiting=14, kv=0.76)] * 3,
+            "queueing_below_the_red_line",
+            "76 % and 14 waiting: one request owns the pool; the pool is the limit if the next prompt needs "
+            "more than the 24 % that are left, else a limit on sequences or compute",
+        ),
+        (
+            [vllm(running=3, waiting=2, kv=0.18)] * 3,
+            "queueing_at_low_use",
+            "18 % and 2 waiting: not the pool by these numbers; look at the limits on sequences and batched "
+            "tokens, at compute, or at a pool that is small against one prompt",
+        ),
+        (
+            [vllm(running=2, waiting=0, kv=0.12)] * 3,
+            "idle",
+            "idle pool: 12 % in use and nothing waiting, so memory is not the limit",
+        ),
+        ([vllm(running=0, waiting=0, kv=0.0)] * 3, "idle", "idle: nothing runs and nothing waits"),
+        ([vllm(running=4, waiting=0, kv=0.6)] * 3, "healthy", "60 % and nothing waiting: healthy"),
+        # Just below the line: it must not be rounded onto it.
+        ([vllm(running=4, waiting=0, kv=0.896)] * 3, "healthy", "89.6 % and nothing waiting: healthy"),
+    ],
+)
+def test_the_words_of_a_situation(pages: list[str], verdict: str, words: str) -> None:
+    said = says(pages)
+    assert (said.id, said.text) == (verdict, words)
+
+
+def test_a_falling_hit_rate_is_a_sign_of_pressure_and_a_steady_one_is_not() -> None:
+    def pages(hits: list[int]) -> list[str]:
+        return [vllm(running=8, waiting=0, kv=0.95, queries=1000 * i, hits=h) for i, h in enumerate(hits)]
+
+    falling = [0, 900, 1800, 2700, 3000, 3200, 3300]
+    steady = [900 * i for i in range(7)]
+    assert says(pages(falling)).text == "full and losing its hit rate: pressure"
+    assert says(pages(steady)).id == "full_and_healthy"
+
+
+def test_a_falling_throughput_counts_only_with_as_many_requests() -> None:
+    made = [0, 100, 200, 300, 330, 350, 360]
+    same = [vllm(running=8, waiting=0, kv=0.95, made=m) for m in made]
+    fewer = [vllm(running=8 - i, waiting=0, kv=0.95, made=m) for i, m in enumerate(made)]
+    assert says(same).text == "full and slowing down: pressure"
+    assert says(fewer).id == "full_and_healthy"
+
+
+def test_one_full_engine_is_not_hidden_by_the_mean() -> None:
+    page = vllm("0", running=2, waiting=0, kv=0.15) + vllm("1", running=9, waiting=5, kv=0.97)
+    said = says([page] * 3)
+    assert said.id == "pressure"
+    assert said.text == (
+        "engine 1 is full (97 %) with 5 waiting while the mean of 2 is 56 %: pressure on one engine"
+    )
+
+
+def test_a_restart_is_said_before_anything_else_and_is_no_falling_throughput() -> None:
+    pages = [vllm(running=8, waiting=3, kv=0.97, made=m) for m in (5000, 5100, 20)]
+    assert says(pages).id == "restarted"
+    later = pages + [vllm(running=8, waiting=3, kv=0.97, made=20 + m) for m in range(0, 140, 10)]
+    assert says(later).text == "full and queueing: pressure"
+
+
+def test_an_engine_without_kv_use_gets_no_verdict_on_its_memory() -> None:
+    busy = "llamacpp:requests_processing 4\nllamacpp:requests_deferred 3\n"
+    assert says([busy] * 3).id == "queueing_use_unknown"
+    assert "cannot be seen" in says([busy] * 3).text
+    calm = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n"
+    assert says([calm] * 3).text == "nothing waiting; this engine does not tell its KV use"
+    idle = "llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"
+    assert says([idle] * 3).id == "idle"
