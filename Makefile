@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 
-.PHONY: help run test lint types check bench clean
+.PHONY: help run test lint types check matrix bench clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -37,6 +37,9 @@ types: $(VENV)/.dev ## mypy --strict
 	$(BIN)/mypy
 
 check: lint types test ## all that the CI asks
+
+matrix: $(VENV)/.dev ## every known illness of the bundled server, and healthy runs: what the diagnosis says
+	$(BIN)/python benchmarks/diagnosis_matrix.py
 
 bench: $(VENV)/.dev ## the client's clock against a server that knows the truth
 	$(BIN)/python benchmarks/client_truth.py

@@ -13,99 +13,38 @@ writes reports/client_truth.json and reports/client_truth.md.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
+from truth_peers import Peer, peers_in
+from truth_rig import ITL_MS, ROOT, TOKENS, TTFT_MS, Child, call, start_worker, truth_server
 from truth_table import P99_NEEDS, Client, Run, gaps_ms, quantile, table
+from truth_traps import trap_table
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.spool import read_spool
-from kvprobe.load.job import BreakerSpec, Calibration, Command, LoadJob, TargetSpec
-from kvprobe.load.workload import Workload
+from kvprobe.load.job import Command
 
-ROOT = Path(__file__).resolve().parent.parent
-TTFT_MS, ITL_MS, TOKENS = 200.0, 20.0, 32
 NOTES = """\
 - `error` compares the client's percentile with the same percentile of the server's own stamps.
 - `sent` is stamped just before the bytes go to the socket; aiohttp's is stamped when the connection is in
   hand, a little earlier, so a part of its TTFT error is that earlier stamp.
+- Processes 0: a peer chooses its own. Its CPU holds all its processes and their start; TTFT is its own figure.
 - `start in` counts the CPU of the process from its birth (imports and all), `start out` from the start
   signal on.
 """
-AIMS = "TTFT p50 error <= 1 % at 32 and 128, p99 within 5 % of the truth, CPU at 128 <= 1.2 x aiohttp"
-
-
-@contextlib.contextmanager
-def truth_server() -> Iterator[str]:
-    """Its URL."""
-    script = ROOT / "benchmarks" / "truth_server.py"
-    command = [
-        sys.executable,
-        str(script),
-        "--ttft",
-        str(TTFT_MS),
-        "--itl",
-        str(ITL_MS),
-        "--max-seconds",
-        "600",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())["url"]
-        finally:
-            process.terminate()
-
-
-def call(url: str, *, post: bool = False) -> Any:
-    """A page of the truth server, as JSON."""
-    request = urllib.request.Request(url, method="POST" if post else "GET")
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
-
-
-class Child:
-    """A client process whose CPU is known: at the start signal, and in all."""
-
-    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        self.start_cpu_s = 0.0
-
-    def say(self, line: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
-
-    def hear(self) -> bytes:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
-
-    def note_start(self) -> None:
-        times = psutil.Process(self.process.pid).cpu_times()
-        self.start_cpu_s = times.user + times.system
-
-    def cpu_at_end_s(self) -> float:
-        """Wait for the end; all CPU of the process."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        _, status, usage = os.wait4(self.process.pid, 0)
-        self.process.returncode = os.waitstatus_to_exitcode(status)
-        self.process.stdin.close()
-        self.process.stdout.close()
-        return usage.ru_utime + usage.ru_stime
+AIMS = (
+    "TTFT p50 error <= 1 % at 32 and 128; p99 within 5 % of the truth at 128; at 512 on two processes <= 20 %, "
+    "or the run says INVALID; CPU at 128 <= 1.2 x aiohttp"
+)
 
 
 def run_ours(url: str, streams: int, processes: int, rounds: int, folder: Path) -> Run:
@@ -132,34 +71,6 @@ def run_ours(url: str, streams: int, processes: int, rounds: int, folder: Path) 
     seen = [Client(r.server_request_id or "", r.sent_ns or 0, stamps_of(r)) for r in done]
     lag_ms = quantile(lags, 0.99) if lags else None
     return judge("kvprobe", url, streams, processes, seen, len(records) - len(seen), cpu_s, lag_ms)
-
-
-def start_worker(url: str, streams: int, rounds: int, index: int, spools: list[Path]) -> Child:
-    """Worker `index` of `len(spools)`, with its job on its stdin."""
-    workload = Workload.model_validate(
-        {
-            "name": "client_truth",
-            "kind": "distinct",
-            "prompt": {"tokens": 32},
-            "output": {"tokens": TOKENS},
-            "arrival": {"closed": {"users": streams}},
-            "requests": streams * rounds,
-        }
-    )
-    job = LoadJob(
-        workload=workload.model_dump(mode="json"),
-        calibration=Calibration(source="assumed"),
-        salt="truth",
-        target=TargetSpec(base_url=url, model="truth"),
-        breaker=BreakerSpec(),
-        spool_path=str(spools[index]),
-        worker=str(index),
-        worker_index=index,
-        workers=len(spools),
-    )
-    child = Child([sys.executable, "-m", "kvprobe.load.worker"], {**os.environ, "PYTHONPATH": str(ROOT)})
-    child.say(msgspec.json.encode(job))
-    return child
 
 
 def stamps_of(record: RequestRecord) -> list[int]:
@@ -189,6 +100,39 @@ def run_aiohttp(url: str, streams: int, rounds: int) -> Run:
     rows = json.loads(child.hear())
     cpu_s = [(child.cpu_at_end_s(), child.start_cpu_s)]
     return judge("aiohttp", url, streams, 1, [Client(**row) for row in rows], 0, cpu_s, None)
+
+
+def run_peer(peer: Peer, url: str, streams: int, rounds: int, folder: Path) -> Run:
+    """Another load generator: its own figures against the server's stamps of the same time."""
+    call(url + "/truth/reset", post=True)
+    work = folder / f"{peer.name}-{streams}-{time.monotonic_ns()}"
+    work.mkdir()
+    load = os.getloadavg()[0]
+    said = peer.run(peer.folder, url, streams, rounds, work)
+    rows = [r for r in call(url + "/truth?rows=1")["rows"] if not r["aborted"] and r["writes_ns"]]
+    true_ttft = [(r["writes_ns"][0] - r["received_ns"]) / 1e6 for r in rows]
+    true_gaps = gaps_ms([r["writes_ns"] for r in rows])
+    return Run(
+        client=f"{peer.name} {said.version}",
+        streams=streams,
+        processes=0,
+        requests=len(said.ttft_ms),
+        failed=said.failed,
+        ttft_p50_ms=quantile(said.ttft_ms, 0.5),
+        ttft_p50_true_ms=quantile(true_ttft, 0.5),
+        ttft_p99_ms=quantile(said.ttft_ms, 0.99),
+        ttft_p99_true_ms=quantile(true_ttft, 0.99),
+        ttft_late_p99_ms=None,
+        gap_p50_ms=quantile(said.gaps_ms, 0.5) if said.gaps_ms else None,
+        gap_p50_true_ms=quantile(true_gaps, 0.5),
+        gap_p99_ms=quantile(said.gaps_ms, 0.99) if said.gaps_ms else None,
+        gap_p99_true_ms=quantile(true_gaps, 0.99),
+        chunk_late_p99_ms=None,
+        cpu_ms_per_request=said.cpu_s * 1e3 / max(len(said.ttft_ms), 1),
+        cpu_ms_per_request_without_start=None,
+        loop_lag_p99_ms=None,
+        load_average=load,
+    )
 
 
 def judge(
@@ -255,7 +199,7 @@ def page(command: str, plan: str, machine: dict[str, Any], runs: list[Run]) -> s
     told = ", ".join(f"{name} {value}" for name, value in machine.items())
     return (
         f"# Client truth\n\n`{command}`: {plan}.\n\nMachine: {told}. Client and server share its cores.\n\n"
-        f"{table(runs)}\n\nAims on a quiet machine: {AIMS}.\n\n{NOTES}"
+        f"{table(runs)}\n\n{trap_table()}\n\nAims on a quiet machine: {AIMS}.\n\n{NOTES}"
     )
 
 
@@ -267,6 +211,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one pass, fewer requests")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8, help="requests of each stream, one after the other")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 128, 512])
+    parser.add_argument(
+        "--peers", type=Path, help="folder of virtual environments with guidellm and aiperf in them"
+    )
     parser.add_argument("--reports", type=Path, default=ROOT / "reports")
     options = parser.parse_args()
     passes, rounds = (1, 2) if options.quick else (options.passes, options.rounds)
@@ -274,12 +222,15 @@ def main() -> None:
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as folder, truth_server() as url:
         for _ in range(passes):
-            for streams in (1, 32, 128):
+            for streams in options.streams:
                 each = rounds_for(streams, rounds)
                 runs.append(run_aiohttp(url, streams, each))
                 for processes in (1, 2) if streams > 1 else (1,):
                     runs.append(run_ours(url, streams, processes, each, Path(folder)))
                     print(f"{streams} streams, {processes} process(es): done", file=sys.stderr)
+                for peer in peers_in(options.peers):
+                    runs.append(run_peer(peer, url, streams, each, Path(folder)))
+                    print(f"{streams} streams, {peer.name}: done", file=sys.stderr)
     command = "python benchmarks/client_truth.py " + " ".join(sys.argv[1:])
     plan = f"{TTFT_MS:g} ms to the first token, then {ITL_MS:g} ms, {TOKENS} tokens, {passes} pass(es)"
     text = page(command.strip(), plan, before, runs)

@@ -5,8 +5,8 @@ compares the primary cause with the documented one (docs/diagnose.md). The comma
 read evidence, and neither the workload's name nor the server's options. A run that calls its own
 measurement INVALID is repeated, as a user would; it is never counted as right.
 
-    python -m benchmarks.diagnosis_matrix                 all cases, the table, reports/diagnosis_matrix.md
-    python -m benchmarks.diagnosis_matrix small-pool      one of them
+    python benchmarks/diagnosis_matrix.py                 all cases, the table, reports/diagnosis_matrix.md
+    python benchmarks/diagnosis_matrix.py small-pool      one of them
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ AILMENTS: tuple[Case, ...] = (
     _ill("queue-limit", "queue_limit", "compute", *SHORT, in_ci=True),
     _ill("leak-on-abort", "kv_pool_leak", "cancel", *CANCEL),
     _ill("ignore-cancel", "cancellation_ignored", "cancel", *CANCEL, in_ci=True),
-    _ill("early-role-chunk", "stream_protocol_defect", "stream", *SHARED, workload="shared_prefix", in_ci=True),
+    _ill(
+        "early-role-chunk", "stream_protocol_defect", "stream", *SHARED, workload="shared_prefix", in_ci=True
+    ),
     _ill("error-in-stream", "stream_protocol_defect", "stream", *SHORT),
     _ill("host-leak", "host_memory_leak", "host", *SHORT),
     _ill("die-silently", "host_oom_kill", "host", *SHORT, in_ci=True),
@@ -156,10 +158,11 @@ class Result:
 def diagnose(case: Case, folder: Path) -> Result:
     """Run the case through the public command, again while the run calls itself INVALID."""
     started = time.monotonic()
-    for tries in range(1, TRIES + 1):
+    code, document = _one(case, folder)
+    tries = 1
+    while code == INVALID and tries < TRIES:
         code, document = _one(case, folder)
-        if code != INVALID:
-            break
+        tries += 1
     found = document.get("diagnosis", document)
     return Result(
         case=case,
@@ -185,7 +188,9 @@ def _one(case: Case, folder: Path) -> tuple[int, dict[str, Any]]:
             )
         return _command(["diagnose", str(log), "--json"])
     if case.way == "quality":
-        return _command(["quality", "--kv-dtype", "fp32,int8", "--serve-args", " ".join(case.serve), "--json"])
+        return _command(
+            ["quality", "--kv-dtype", "fp32,int8", "--serve-args", " ".join(case.serve), "--json"]
+        )
     return _command(case.arguments(folder))
 
 
@@ -218,7 +223,8 @@ def table(results: Iterable[Result]) -> str:
         server = " ".join(r.case.serve) or "(healthy)"
         where = r.case.name if not r.case.serve else r.case.workload if r.case.way == "run" else r.case.way
         rows.append(
-            f"| `{server}` | {where} | `{r.case.truth}` | `{r.primary}`{mark} | {sure} | {also} | {r.took_s:.0f} |"
+            f"| `{server}` | {where} | `{r.case.truth}` | `{r.primary}`{mark} | {sure} | {also} "
+            f"| {r.took_s:.0f} |"
         )
     return "\n".join(rows) + "\n"
 
@@ -229,8 +235,9 @@ def report(results: Sequence[Result]) -> str:
     well = [r for r in results if r.case.truth == "healthy_baseline"]
     head = (
         "# Diagnosis matrix\n\n"
-        "Each server has one known illness (or none) and is loaded through the public command; the diagnosis\n"
-        "sees the evidence of the run only. Made by `make matrix` (`benchmarks/diagnosis_matrix.py`).\n\n"
+        "Each server has one known illness (or none) and is loaded through the public command; the\n"
+        "diagnosis sees the evidence of the run only. Made by `make matrix`\n"
+        "(`benchmarks/diagnosis_matrix.py`).\n\n"
         f"{sum(r.right for r in ill)} of {len(ill)} illnesses have their documented cause as primary; "
         f"{sum(r.right for r in well)} of {len(well)} healthy runs have no finding.\n\n"
     )
@@ -250,7 +257,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = diagnose(case, Path(folder))
         results.append(result)
         verdict = "right" if result.right else "WRONG"
-        print(f"{verdict}  {case.name}: {result.primary} ({result.took_s:.1f} s, {result.tries} tries)", flush=True)
+        print(
+            f"{verdict}  {case.name}: {result.primary} ({result.took_s:.1f} s, {result.tries} tries)",
+            flush=True,
+        )
     print(table(results))
     if not args.names:
         args.out.write_text(report(results), encoding="utf-8")

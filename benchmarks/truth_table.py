@@ -49,14 +49,14 @@ class Run:
     ttft_p50_true_ms: float
     ttft_p99_ms: float
     ttft_p99_true_ms: float
-    ttft_late_p99_ms: float
-    gap_p50_ms: float
+    ttft_late_p99_ms: float | None
+    gap_p50_ms: float | None
     gap_p50_true_ms: float
-    gap_p99_ms: float
+    gap_p99_ms: float | None
     gap_p99_true_ms: float
-    chunk_late_p99_ms: float
+    chunk_late_p99_ms: float | None
     cpu_ms_per_request: float
-    cpu_ms_per_request_without_start: float
+    cpu_ms_per_request_without_start: float | None
     loop_lag_p99_ms: float | None
     load_average: float
 
@@ -101,7 +101,7 @@ def cells(run: Run, base: Run | None) -> list[str]:
     if base is not None and run is not base:
         ratios = [
             f"{run.cpu_ms_per_request / base.cpu_ms_per_request:.2f}",
-            f"{run.cpu_ms_per_request_without_start / base.cpu_ms_per_request_without_start:.2f}",
+            _ratio(run.cpu_ms_per_request_without_start, base.cpu_ms_per_request_without_start),
         ]
     return [
         run.client,
@@ -112,11 +112,20 @@ def cells(run: Run, base: Run | None) -> list[str]:
         f"{run.ttft_p50_error:+.1%}",
         f"{run.ttft_p99_ms:.1f} ({run.ttft_p99_true_ms:.1f})" if enough else "n too small",
         f"{run.ttft_p99_error:+.1%}" if enough else "-",
-        f"{run.gap_p50_ms:.2f} ({run.gap_p50_true_ms:.2f})",
-        f"{run.gap_p99_ms:.1f} ({run.gap_p99_true_ms:.1f})",
-        f"{run.chunk_late_p99_ms:.2f}",
+        f"{_known(run.gap_p50_ms)} ({run.gap_p50_true_ms:.2f})",
+        f"{_known(run.gap_p99_ms)} ({run.gap_p99_true_ms:.1f})",
+        _known(run.chunk_late_p99_ms),
         f"{run.cpu_ms_per_request:.2f}",
-        f"{run.cpu_ms_per_request_without_start:.2f}",
+        _known(run.cpu_ms_per_request_without_start),
         *ratios,
         f"{run.load_average:.1f}",
     ]
+
+
+def _known(value: float | None) -> str:
+    """`-` where a client does not tell."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _ratio(a: float | None, b: float | None) -> str:
+    return "-" if a is None or not b else f"{a / b:.2f}"

@@ -136,6 +136,7 @@ class Api:
             "root": self._config.served_model,
             "parent": None,
             "max_model_len": self._config.max_model_len,
+            "model_config": self._engine.state.model_config,
         }
         return json_response({"object": "list", "data": [card]})
 

@@ -60,6 +60,7 @@ def build_core(
     pool_bytes = pool.num_blocks * ready.block_bytes
     core.state.pool_bytes = pool_bytes
     core.state.device = ready.memory
+    core.state.model_config = ready.model.config.public()
     with _as_config_error():
         _capture(ready, core)
     metrics.attach(core.state, _cache_config(ready, pool.num_blocks, allocator))

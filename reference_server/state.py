@@ -32,6 +32,8 @@ class EngineState:
     scheduling_s = 0.0
     """Time in the scheduler: what comes next, and blocks for it."""
     device: DeviceMemory | None = None
+    model_config: dict[str, object] | None = None
+    """The model's shape in the words of a config.json."""
 
     def __init__(self, usage: Usage, bytes_per_token: int, block_bytes: int, block_tokens: int) -> None:
         self.usage = usage

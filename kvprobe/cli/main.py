@@ -27,12 +27,12 @@ What the KV cache of an LLM server costs, how it behaves under load, and why it 
 
 def build_parser() -> Parser:
     """The whole command line; each command adds its own part and stays import-light."""
-    from kvprobe.cli import compare, diagnose, doctor, plan, report, run, schema, serve, watch
+    from kvprobe.cli import compare, diagnose, doctor, plan, quality, replay, report, run, schema, serve, watch
 
     parser = Parser(prog="kvprobe", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"kvprobe {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for command in (run, plan, diagnose, compare, serve, doctor, report, watch, schema):
+    for command in (run, plan, diagnose, replay, quality, compare, serve, doctor, report, watch, schema):
         command.add_parser(commands)
     return parser
 

@@ -126,7 +126,7 @@ def _suite(args: argparse.Namespace, demands: dict[str, float | None]) -> int:
 def _prelaunch(args: argparse.Namespace, demands: dict[str, float | None], view: Any) -> int:
     from kvprobe.cli.streams import emit
     from kvprobe.evidence.migrations import read_plan
-    from kvprobe.report.markdown_page import render_markdown
+    from kvprobe.report.markdown_page import render_plain
     from kvprobe.report.prelaunch.page import prelaunch_document, prelaunch_report
 
     plan = read_plan(Path(args.plan))
@@ -138,7 +138,7 @@ def _prelaunch(args: argparse.Namespace, demands: dict[str, float | None], view:
         told = prelaunch_document(models[0] if models else plan, view, **demands)
         emit(json.dumps({**view.document, "prelaunch": told}, allow_nan=False) + "\n")
     else:
-        emit(render_markdown(report))
+        emit(render_plain(report))
     return Exit.OK
 
 

@@ -16,7 +16,9 @@ from kvprobe.errors import Exit, Problem, UsageError
 def _workload() -> dict[str, Any]:
     from kvprobe.load.workload import Workload
 
-    return Workload.model_json_schema()
+    from kvprobe.load.suite_spec import with_suite
+
+    return with_suite(Workload.model_json_schema())
 
 
 def _run() -> dict[str, Any]:
@@ -43,6 +45,12 @@ def _compare() -> dict[str, Any]:
     return compare_schema()
 
 
+def _quality() -> dict[str, Any]:
+    from kvprobe.quality.model import quality_schema
+
+    return quality_schema()
+
+
 def _doctor() -> dict[str, Any]:
     from kvprobe.doctor.model import doctor_schema
 
@@ -53,6 +61,12 @@ def _watch() -> dict[str, Any]:
     from kvprobe.watch.model import watch_schema
 
     return watch_schema()
+
+
+def _replay() -> dict[str, Any]:
+    from kvprobe.plan.simulate.replay import replay_schema
+
+    return replay_schema()
 
 
 def _error() -> dict[str, Any]:
@@ -66,7 +80,9 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "run": _run,
     "diagnosis": _diagnosis,
     "plan": _plan,
+    "replay": _replay,
     "compare": _compare,
+    "quality": _quality,
     "doctor": _doctor,
     "watch": _watch,
     "error": _error,

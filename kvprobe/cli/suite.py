@@ -1,11 +1,10 @@
-"""`kvprobe run` of a suite or a sweep, and `kvprobe report` of its folder: call, print, exit code."""
+"""`kvprobe run` of a suite or a sweep: call, print, exit code."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvprobe.cli import errors_out, streams
@@ -32,7 +31,12 @@ def run(options: RunOptions, progress: Progress, args: argparse.Namespace) -> in
     if result.data.status == "complete" and (invalid := _invalid(result)) is not None:
         outcome.problems.append(invalid)
         outcome.exit_code = gravest(outcome.exit_code, Exit.INVALID)
-    _write(outcome, result, options)
+    _write(outcome, result)
+    try:
+        _junit(outcome, options)
+    except StorageError as error:
+        outcome.exit_code = gravest(outcome.exit_code, Exit.STORAGE)
+        outcome.problems.extend(error.problems)
     code = outcome.exit_code
     try:
         present(result, as_json=args.json, no_color=args.no_color)
@@ -43,16 +47,6 @@ def run(options: RunOptions, progress: Progress, args: argparse.Namespace) -> in
         outcome.problems.extend(error.problems)
     _say(outcome.problems, as_json=args.json)
     return code
-
-
-def report(path: Path, args: argparse.Namespace) -> int:
-    """The folder of a suite, read back. Only reads."""
-    from kvprobe.diagnose.suite_judge import judge_suite
-    from kvprobe.evidence.suitedir import load_suite_dir
-
-    result = judge_suite(load_suite_dir(path))
-    present(result, as_json=args.json, no_color=args.no_color)
-    return Exit.OK
 
 
 def present(result: SuiteResult, *, as_json: bool, no_color: bool) -> None:
@@ -99,7 +93,29 @@ def _invalid(result: SuiteResult) -> Problem | None:
     return Problem("invalid", f"{what} {', '.join(bad)}", fix)
 
 
-def _write(outcome: SuiteOutcome, result: SuiteResult, options: RunOptions) -> None:
+def _junit(outcome: SuiteOutcome, options: RunOptions) -> None:
+    """One file, a test suite a run. Raises `StorageError`."""
+    if options.junit is None:
+        return
+    from kvprobe.evidence.spool import storage_error
+    from kvprobe.gates.junit import render_junit
+
+    suites: list[str] = []
+    for run in outcome.runs:
+        made = run.outcome
+        if made.summary is not None and made.diagnosis is not None:
+            text = render_junit(made.summary, made.diagnosis, made.thresholds)
+            suites.append(
+                text[text.index("<testsuites>") + len("<testsuites>") : text.index("</testsuites>")]
+            )
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>'
+    try:
+        options.junit.write_text(f"{head}{''.join(suites)}</testsuites>\n", encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, options.junit) from error
+
+
+def _write(outcome: SuiteOutcome, result: SuiteResult) -> None:
     from kvprobe.report.suite_document import suite_document
     from kvprobe.run.suite import keep_results
 

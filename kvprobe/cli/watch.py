@@ -31,6 +31,8 @@ KVPROBE_NO_COLOR.
 """
 SHORTEST_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 3600.0
+SILENT_S = 2.0
+"""Nobody waits longer for --once without a word."""
 
 
 def add_parser(commands: Any) -> None:
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         first = watch.first()
         _refuse_if_all_gone(first)
         if args.once:
+            if interval_s > SILENT_S and not args.quiet and sys.stderr.isatty():
+                print(f"looking again in {interval_s:g} s ...", file=sys.stderr)
             _show_once(next(watch.ticks()), args)
             return Exit.OK
         _follow(watch, first, args)

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kvprobe.diagnose.decode import judge_ratio
 from kvprobe.diagnose.model import Quantity
-from kvprobe.diagnose.part_ratio import by_rounds, interval, rounds_of, values
+from kvprobe.diagnose.part_ratio import by_rounds, interval, rounds_of, sameness, values
 from kvprobe.diagnose.suite_answer import Answer, Column, PartView, Statement, Verdict
 from kvprobe.summary.latency import e2e_s, ttft_s
 from kvprobe.summary.memory import cache_config
@@ -119,8 +118,8 @@ def capacity(base: PartView, other: PartView) -> Statement:
     if min(first.size, second.size) < MIN_READINGS:
         text = (
             f"Concurrency, {names}: cannot be told; somebody waited at only {first.size} and {second.size} "
-            f"readings ({MIN_READINGS} needed). Without a queue the memory was not the limit: use less of it, "
-            "or more users."
+            f"readings ({MIN_READINGS} needed). Without a queue the memory was not the limit: give it less, "
+            "or take more users."
         )
         return Statement(id=ident, verdict="cannot_tell", text=text)
     ratio = mean_ratio(second, first)
@@ -141,9 +140,7 @@ def latency(base: PartView, other: PartView) -> Statement:
         text = f"One request alone, {names}: n too small ({len(first)} and {len(second)})."
         return Statement(id=ident, verdict="cannot_tell", text=text)
     ratio = by_rounds(other, base, e2e_s, seed=31)
-    found = judge_ratio(ratio)
-    if found == "differs" and rounds_of(base, other) < 2:
-        found = "cannot_tell"  # each ran once: the machine may have been another at another time
+    found = sameness(ratio, rounds_of(base, other))
     numbers = f"One request alone, {names}: {interval(ratio)} as long"
     facts = {"ratio": Quantity(ratio.value, "ratio")}
     if found == "unchanged":
@@ -182,7 +179,9 @@ def recommend(crowds: Sequence[PartView], statements: Sequence[Statement]) -> St
         if capacity_said is not None and capacity_said.verdict == "shown" and not slower:
             better.append((_ratio(capacity_said), name))
     if not better:
-        text = f"No owner surely holds more than {base} at no cost to a single request: no change is recommended."
+        text = (
+            f"No owner surely holds more than {base} at no cost to a single request: nothing is recommended."
+        )
         return Statement(id="recommendation", verdict="not_shown", text=text)
     ratio, name = max(better)
     text = (

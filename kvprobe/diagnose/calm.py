@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvprobe.diagnose.part_ratio import widened
 from kvprobe.evidence.records import RequestRecord
@@ -97,7 +98,7 @@ def _scaled(above: Sequence[Levels], below: Sequence[Levels]) -> tuple[list[floa
     return (tops, bottoms) if tops else None
 
 
-def _edges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _edges(spans: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     starts = np.sort(np.array([a for a, _ in spans], dtype=np.int64))
     ends = np.sort(np.array([b for _, b in spans], dtype=np.int64))
     return starts, ends

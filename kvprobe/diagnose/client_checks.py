@@ -9,6 +9,7 @@ import numpy as np
 from kvprobe.diagnose import arrivals
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
+from kvprobe.diagnose.session_turns import waiting_turns
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.latency import dispatch_delay_s
@@ -70,7 +71,14 @@ def late_dispatch(view: View) -> Iterator[Issue]:
         return
     label = "p99" if delay.p99 is not None else "worst"
     facts = {"dispatch_delay": Quantity(p99, "s"), "requests": Quantity(delay.n, "count")}
-    if arrivals.late_because_full(view, LATE_S):
+    if turns := waiting_turns(view, LATE_S):
+        text = (
+            f"{whole(turns)} turns left up to {seconds(p99)} after their time ({label}): the answer before "
+            "them was not there yet, so the server does not keep this pace; latency from the schedule counts "
+            "the wait, latency from sent does not"
+        )
+        yield Issue("warning", "warning", text, facts)
+    elif arrivals.late_because_full(view, LATE_S):
         yield Issue(
             "warning",
             "warning",

@@ -12,9 +12,16 @@ from statistics import fmean, median
 from typing import Any
 
 from kvprobe.diagnose.calm import calm_ratio
-from kvprobe.diagnose.decode import judge_ratio
 from kvprobe.diagnose.model import Quantity
-from kvprobe.diagnose.part_ratio import by_rounds, interval, rounds_of, surely_above, surely_below, values
+from kvprobe.diagnose.part_ratio import (
+    by_rounds,
+    interval,
+    rounds_of,
+    sameness,
+    surely_above,
+    surely_below,
+    values,
+)
 from kvprobe.diagnose.suite_answer import Answer, Column, PartView, Statement, Verdict
 from kvprobe.summary.latency import tpot_s, ttft_s
 from kvprobe.summary.quantiles import Ratio, median_ratio, quantile
@@ -139,11 +146,8 @@ def decode_unchanged(repeated: PartView, distinct: PartView) -> Statement:
     """Decode in undisturbed gaps; plain TPOT holds the neighbours' prefill and can prove only sameness."""
     method = "gaps in which nobody waited for a first token, at equal numbers of sequences decoding"
     ratio = calm_ratio(repeated.runs, distinct.runs)
-    once = rounds_of(repeated, distinct) < 2
     if ratio is not None:
-        found = judge_ratio(ratio)
-        # Each part ran once: a difference may be the machine's, at another time.
-        verdict = "cannot_tell" if found == "differs" and once else found
+        verdict = sameness(ratio, rounds_of(repeated, distinct))
     else:
         first, second = values(repeated.ok, tpot_s), values(distinct.ok, tpot_s)
         if min(len(first), len(second)) < MIN_EACH:
@@ -155,12 +159,12 @@ def decode_unchanged(repeated: PartView, distinct: PartView) -> Statement:
             )
         method = "whole TPOT, which holds the neighbours' prefill"
         ratio = by_rounds(repeated, distinct, tpot_s, seed=12)
-        found = judge_ratio(ratio)
+        found = sameness(ratio, rounds_of(repeated, distinct))
         verdict = "cannot_tell" if found == "differs" else found
     said: dict[str, tuple[Verdict, str]] = {
         "unchanged": ("shown", "Decode unchanged"),
         "differs": ("not_shown", "Decode differs, which a prefix cache does not do"),
-        "cannot_tell": ("cannot_tell", "Whether decode differs cannot be told"),
+        "cannot_tell": ("cannot_tell", "Whether decode differs by more than a little cannot be told"),
     }
     shown, words = said[verdict]
     text = f"{words}: time per token {interval(ratio)} (repeated over distinct; {method})."
@@ -198,8 +202,8 @@ def memory_shared(repeated: PartView, distinct: PartView) -> Statement:
     )
     if shared < alone:
         text = (
-            f"{numbers}: {percent(1 - shared / alone)} less with this many at once. That is capacity; TTFT is "
-            "latency. They are two goals: a server may win one and not the other."
+            f"{numbers}: {percent(1 - shared / alone)} less with this many at once. That is capacity; TTFT "
+            "is latency. They are two goals: a server may win one and not the other."
         )
         return Statement(id="memory_shared", verdict="shown", text=text, facts=facts)
     return Statement(

@@ -124,6 +124,14 @@ def asked_and_got(view: View) -> Iterator[Issue]:
             )
 
 
+def unverified(view: View) -> Iterator[Issue]:
+    """Whoever stood between could have answered."""
+    target = view.fact("target")
+    url = target.get("base_url") if isinstance(target, dict) else None
+    if isinstance(target, dict) and target.get("insecure") is True and str(url).startswith("https"):
+        yield Issue("warning", "warning", "the target's TLS certificate was not verified (--insecure)")
+
+
 def usage_missing(view: View) -> Iterator[Issue]:
     missing = sum(
         1

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
+from kvprobe.diagnose.experiments import separating, with_experiments
 from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.joint import of_log, ordered, without_excluded
+from kvprobe.diagnose.log_answer import facts_of
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Validity
 from kvprobe.diagnose.rules import stream
 from kvprobe.diagnose.rules.base import Outcome, Rule, finding
@@ -24,6 +26,7 @@ from kvprobe.diagnose.rules.failures import unexplained_failures
 from kvprobe.diagnose.rules.fragmented import fragmented
 from kvprobe.diagnose.rules.neighbour import neighbour
 from kvprobe.diagnose.rules.pool import kv_pool
+from kvprobe.diagnose.rules.prediction_off import prediction_off
 from kvprobe.diagnose.rules.prefill import prefill_twice
 from kvprobe.diagnose.rules.prefix import prefix_row
 from kvprobe.diagnose.rules.prefix_effect import prefix_effect
@@ -47,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     prefill_twice,
     server_host,
     neighbour,
+    prediction_off,
     stream.stream_defect,
 )
 
@@ -80,6 +84,9 @@ def _gather(view: View) -> Outcome:
 def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome) -> list[Finding]:
     """Findings, the primary one first, with their roles set; what is ruled out stands behind."""
     kept, ruled_out = without_excluded(outcome.candidates)
+    weighed = with_experiments(view, kept)
+    kept = [c for c in weighed if c.finding.role != "ruled_out"]
+    ruled_out += [c.finding for c in weighed if c.finding.role == "ruled_out"]
     candidates = ordered(kept)
     explained = frozenset(kind for c in candidates for kind in c.explains)
     failing = unexplained_failures(view, explained)
@@ -92,7 +99,20 @@ def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome)
         findings = [*(c.finding for c in candidates), *rest]
     roles = ["primary"] + ["secondary"] * len(findings)
     placed = [msgspec.structs.replace(f, role=role) for f, role in zip(findings, roles, strict=False)]
-    return [*placed, *ruled_out] if placed else []
+    if not placed:
+        return []
+    named = {f.cause for f in placed}
+    return [*_with_separation(placed), *(f for f in ruled_out if f.cause not in named)]
+
+
+def _with_separation(findings: list[Finding]) -> list[Finding]:
+    """Where several causes remain that are not certain, the experiment that would separate them."""
+    first, *others = findings
+    open_ones = [f.cause for f in others if f.confidence != "certain" and f.cause != UNKNOWN]
+    told = separating(first.cause, open_ones) if first.confidence != "certain" else None
+    if told is None:
+        return findings
+    return [msgspec.structs.replace(first, check_first=[*first.check_first, told]), *others]
 
 
 def _no_cause_named(issues: list[Issue], failing: Finding | None) -> Finding:
@@ -115,6 +135,7 @@ def _facts(view: View) -> dict[str, Any]:
     return {
         "engine": {"name": view.summary.engine, "version": view.summary.engine_version},
         "cache_config": view.config or None,
+        "log": facts_of(view.log) if view.log is not None else None,
         "not_exported": sorted({str(f.value) for f in view.facts("metric_not_exported")}),
     }
 

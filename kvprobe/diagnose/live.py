@@ -36,7 +36,7 @@ def live_candidates(looks: Sequence[tuple[int, Page]], source: str, log: LogView
     rules = (reserved.reserved_unused, fragmented.fragmented, queue_limit.queue_limit, pool.kv_pool)
     found = [c for rule in rules for c in rule(view).candidates]
     return [
-        LogCandidate(finding=c.finding, fatal=c.fatal, root=c.root, at=None, phase="serve", excludes=c.excludes)
+        LogCandidate(finding=c.finding, fatal=c.fatal, root=c.root, phase="serve", excludes=c.excludes)
         for c in found
     ]
 

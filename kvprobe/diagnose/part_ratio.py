@@ -8,6 +8,7 @@ alone, and of parts that ran once only a difference that no usual drift makes is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +18,10 @@ from kvprobe.summary.quantiles import Ratio, median_ratio
 
 DRIFT_ONCE = 1.5
 """Between two runs a minute apart on a machine that others use as well, medians drift by this and more."""
+
+UNCHANGED = 0.15
+DIFFERS = 0.05
+"""A sure difference below this is what the layout of memory or the mood of a machine makes."""
 
 Of = Callable[[RequestRecord], float | None]
 
@@ -56,6 +61,16 @@ def surely_above(ratio: Ratio, rounds: int, factor: float = 1.0) -> bool:
 
 def surely_below(ratio: Ratio, rounds: int, factor: float = 1.0) -> bool:
     return ratio.hi is not None and ratio.hi < factor / (1.0 if rounds > 1 else DRIFT_ONCE)
+
+
+def sameness(ratio: Ratio, rounds: int) -> Literal["unchanged", "differs", "cannot_tell"]:
+    """`unchanged` if the whole interval is near 1, `differs` if all of it is away from 1."""
+    if ratio.lo is None or ratio.hi is None:
+        return "cannot_tell"
+    if ratio.lo >= 1.0 - UNCHANGED and ratio.hi <= 1.0 + UNCHANGED:
+        return "unchanged"
+    apart = surely_above(ratio, rounds, 1.0 + DIFFERS) or surely_below(ratio, rounds, 1.0 - DIFFERS)
+    return "differs" if apart else "cannot_tell"
 
 
 def interval(ratio: Ratio) -> str:

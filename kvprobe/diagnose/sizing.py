@@ -22,7 +22,7 @@ from kvprobe.summary.units import percent
 MIN_EACH = 20
 SLOWER = 1.05
 """A size is surely slower when the whole interval of its median over the best one lies above this."""
-HITS_LOST = 0.02
+HITS_LOST = 0.05
 """Of all prompt tokens: a size that loses more hits than this to its granularity is left out."""
 SAME_WASTE = 0.01
 """Shares of the stored KV data that differ by less are taken as alike."""
@@ -200,8 +200,8 @@ def recommend(rows: Sequence[dict[str, Any]], slower: dict[int, str]) -> Stateme
     return Statement(
         id="recommendation",
         verdict="shown",
-        text=f"Block size {size} for this load: tails and tables cost {percent(_waste(chosen))} of the stored "
-        f"KV data ({others}){reason}. It holds for these lengths and this server only.",
+        text=f"Block size {size} for this load: tails and tables cost {percent(_waste(chosen))} of the "
+        f"stored KV data ({others}){reason}. It holds for these lengths and this server only.",
         facts={"block_size": Quantity(size, "tokens"), "waste": Quantity(_waste(chosen), "ratio")},
     )
 

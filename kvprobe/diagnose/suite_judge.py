@@ -12,7 +12,7 @@ from kvprobe.diagnose.model import Diagnosis, Finding, Observation, Validity
 from kvprobe.diagnose.suite_answer import Answer, RunView, answer
 from kvprobe.evidence.suitedir import SuiteData, SuiteRun
 from kvprobe.summary.build import Summary, summarise
-from kvprobe.summary.sweep import Limits, Step
+from kvprobe.summary.sweep import Axis, Limits, Step
 from kvprobe.summary.sweep_result import SweepResult, sweep_result
 from kvprobe.summary.sweep_steps import step_of
 
@@ -65,7 +65,8 @@ def judge_suite(data: SuiteData, known: Mapping[str, Judged] | None = None) -> S
         result.sweep = _sweep(data.plan, result.runs)
     else:
         views = [
-            (j.run.part, j.run.role, RunView(j.run.round, j.run.data, j.summary, j.valid)) for j in result.runs
+            (j.run.part, j.run.role, RunView(j.run.round, j.run.data, j.summary, j.valid))
+            for j in result.runs
         ]
         result.answer = answer(data.plan.get("answer"), views)
     return result
@@ -79,7 +80,7 @@ def _sweep(plan: dict[str, Any], runs: list[JudgedRun]) -> SweepResult:
     except (msgspec.ValidationError, TypeError):
         limits = Limits()
     steps = [_step(judged) for judged in runs if judged.run.load is not None]
-    axis = "users" if plan.get("axis") == "users" else "rate"
+    axis: Axis = "users" if plan.get("axis") == "users" else "rate"
     return sweep_result(axis, limits, steps, constant=plan.get("steady") is True)
 
 
@@ -87,13 +88,11 @@ def _step(judged: JudgedRun) -> Step:
     validity = judged.diagnosis.validity
     because = validity.reasons[0] if validity is not None and validity.reasons else None
     assert judged.run.load is not None
-    return step_of(
-        judged.run.data, judged.summary, judged.run.load, valid=because is None, because=because
-    )
+    return step_of(judged.run.data, judged.summary, judged.run.load, valid=because is None, because=because)
 
 
 def merged_diagnosis(result: SuiteResult) -> Diagnosis:
-    """One diagnosis of all parts: each finding once a cause, named with its parts; statements as observations.
+    """One diagnosis of all parts: a finding for each cause, with its parts; statements as observations.
 
     In a sweep an overloaded or invalid step is a result: only what every step shows is a finding.
     """

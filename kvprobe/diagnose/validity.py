@@ -33,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     evidence_checks.asked_and_got,
     evidence_checks.usage_missing,
     evidence_checks.samples_missing,
+    evidence_checks.unverified,
     machine_checks.others_on_machine,
     machine_checks.shared_cores,
 )

@@ -31,7 +31,7 @@ from kvprobe.errors import KvprobeError, Problem, StorageError, UsageError
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.load import wire
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
-from kvprobe.load.jobs_remote import AgentJob, Offer
+from kvprobe.load.jobs_remote import AgentJob, Offer, unpack_files
 from kvprobe.load.users import LoadContext, RemoteCrowd
 from kvprobe.load.worker import Events, Worker, ignore_signals, read_lines
 
@@ -104,6 +104,7 @@ class Agent:
             raise _failed(
                 "bad_job", f"the master gives this worker a name that is none: {job.worker!r}", None
             )
+        unpack_files(job, Path(self._job.spool_dir).parent / "traces")
         job.spool_path = str(Path(self._job.spool_dir) / f"worker-{job.worker}.jsonl")
         job.target.api_key_env = self._job.api_key_env or job.target.api_key_env
         job.target.__post_init__()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -107,8 +106,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-@dataclass(slots=True)
-class ChunkMeaning:
+class ChunkMeaning(msgspec.Struct, gc=False):
     """One chunk, reduced to what a measurement needs.
 
     `visible` is answer text, `hidden` reasoning and tool text, each joined over the choices of the
@@ -119,7 +117,7 @@ class ChunkMeaning:
     visible: str = ""
     hidden: str = ""
     finish: tuple[int, str] | None = None
-    usages: list[Usage] = field(default_factory=list)
+    usages: list[Usage] = []
     is_error: bool = False
     id: str | None = None
 

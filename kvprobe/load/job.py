@@ -109,6 +109,8 @@ class LoadJob(msgspec.Struct, kw_only=True):
     worker: str = "0"
     worker_index: int = 0
     workers: int = 1
+    files: dict[str, bytes] = {}
+    """For workers of other machines: the trace files that the workload names, by their path there."""
 
 
 class Command(msgspec.Struct, kw_only=True):

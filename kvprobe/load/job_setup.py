@@ -64,12 +64,10 @@ def _open_plan(
     first_measured = max(warm_ticks, workload.warmup_requests)
     if opened.trace is not None:
         first_measured = max(first_measured, count_until(schedule.ticks(), warmup_s, inclusive=False))
-    sessions = prompts.session_turns(0) is not None
-    number = prompts.session_number if sessions else None
 
     def ticks() -> Iterator[tuple[int, float]]:
         for tick_number, tick_s in enumerate(schedule.ticks()):
-            session = number(tick_number - warm_ticks) if number and tick_number >= warm_ticks else None
+            session = prompts.session_number(tick_number - warm_ticks) if tick_number >= warm_ticks else None
             if (tick_number if session is None else session) % job.workers == job.worker_index:
                 yield tick_number, tick_s
 
@@ -79,7 +77,7 @@ def _open_plan(
         ticks=ticks,
         warm_ticks=warm_ticks,
         measured_from_s=next(islice(schedule.ticks(), first_measured, None), None),
-        session_number=number,
+        session_number=prompts.session_number,
         **common,
     )
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import msgspec
 
+from kvprobe.errors import Problem, UsageError
 from kvprobe.load.job import LoadJob
+
+MAX_FILES_BYTES = 32 << 20
+_SUFFIX = re.compile(r"(?:\.[a-z0-9]{1,8}){0,2}\Z")
 
 DEFAULT_PORT = 5557
 """Locust's own, for its master."""
@@ -47,3 +56,49 @@ class Offer(msgspec.Struct, kw_only=True):
     base_url: str
     workload: str
     insecure: bool
+
+
+def files_of(workload: dict[str, Any]) -> dict[str, bytes]:
+    """The trace files that a workload names, for machines that do not have them. Raises UsageError."""
+    files: dict[str, bytes] = {}
+    for place in _places(workload):
+        path = Path(place["trace"])
+        try:
+            too_large = path.stat().st_size + sum(map(len, files.values())) > MAX_FILES_BYTES
+            if not too_large:
+                files[str(path)] = path.read_bytes()
+        except OSError as error:
+            message = f"cannot read the trace: {error.strerror}"
+            raise UsageError(Problem("trace", message, "check the path", str(path))) from error
+        if too_large:
+            message = f"a trace of more than {MAX_FILES_BYTES >> 20} MiB is not sent to other machines"
+            raise UsageError(
+                Problem("trace", message, "cut it, or use --processes on one machine", str(path))
+            )
+    return files
+
+
+def unpack_files(job: LoadJob, folder: Path) -> None:
+    """Lay the files of a job into `folder` and let the workload name them there. Raises OSError."""
+    for place in _places(job.workload):
+        data = job.files.get(place["trace"])
+        if data is None:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        match = _SUFFIX.search(Path(place["trace"]).name.lower())
+        path = folder / f"{job.worker}-{len(list(folder.iterdir()))}{match[0] if match else ''}"
+        path.write_bytes(data)
+        place["trace"] = str(path)
+    job.files = {}
+
+
+def _places(value: Any) -> Iterator[dict[str, Any]]:
+    """Mappings that name a trace by its path."""
+    if isinstance(value, dict):
+        if isinstance(value.get("trace"), str):
+            yield value
+        for child in value.values():
+            yield from _places(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from _places(child)

@@ -52,6 +52,10 @@ class PromptKind:
         """Tokens of measured request `number`, and what it means to share, the shortest first."""
         raise NotImplementedError
 
+    def brought_by_warmup(self) -> Iterator[Prefix]:
+        """Prefixes that the warm-up leaves in the cache and measured requests share."""
+        return iter(())
+
     def session_turns(self, number: int) -> Sequence[int] | None:
         """Plan indices of the turns of session `number`, in order; null for a kind without sessions."""
         return None

@@ -5,7 +5,8 @@ that were sent, whatever made them, and asks of each: which earlier prompt share
 with it, where do the two part, and do they meet again soon after? Two questions after one system
 prompt part and never meet again: that is ordinary. A changing line before or inside a long shared
 body parts the prompts and they meet again right behind it: that segment is unstable, and moved to
-the end it would let the body be reused.
+the end it would let the body be reused. The same lines in another order (tools, examples, retrieved
+documents) part prompts too; kept in one order they would not (`prompt_order`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from kvprobe.evidence.facts import Fact
 from kvprobe.load.job import PlannedRequest
+from kvprobe.load.prompt_order import FirstOrder
 from kvprobe.load.prompt_pairs import Analysis, Pair, Prompt, find_pairs
 from kvprobe.load.reuse_distance import ReuseDistances
 from kvprobe.load.token_view import DEFAULT_BLOCK_TOKENS, InfinitePrefixCache, TokenView, split_pieces
@@ -29,6 +31,7 @@ MIN_GAIN = 0.05
 """A segment is called unstable when moving it raises the reachable hit rate by this much."""
 EXCERPT_BEFORE_CHARS = 40
 EXCERPT_CHARS = 72
+_REORDERED = ("ceiling_if_ordered", "reordered_prompts", "reordered_from_token", "reordered_lines")
 _DIVERGENCE = ("diverge_token", "diverge_before", "diverge_texts", "changing_tokens", "shared_body_tokens")
 
 
@@ -53,11 +56,13 @@ def analyse_prompts(
     as_sent = view.hit_rate(analysis.prompts, block, moved=False)
     if_moved = view.hit_rate(analysis.prompts, block, moved=True) if analysis.pairs else as_sent
     unstable = bool(analysis.pairs) and if_moved - as_sent >= MIN_GAIN
+    reordered = _reordered(analysis, view, block, as_sent)
     value = _common_value(analysis, view, len(planned), block, block_size is None)
     value["ceiling_as_sent"] = as_sent
     value["reuse_distance_tokens"] = view.reuse_distances(analysis.prompts, block)
     value["ceiling_if_moved"] = if_moved if unstable else as_sent
     value |= _divergence(analysis, view) if unstable else dict.fromkeys(_DIVERGENCE)
+    value |= reordered
     return [Fact(name="prompt_layout", value=value, source="prompt_layout")]
 
 
@@ -84,6 +89,27 @@ def _common_value(analysis: Analysis, view: _View, given: int, block: int, assum
         "block_size": block,
         "block_size_assumed": assumed,
         "shared_prefix_tokens": common,
+    }
+
+
+def _reordered(analysis: Analysis, view: _View, block: int, as_sent: float) -> dict[str, Any]:
+    """What one fixed order of lines would give, where the same lines come in another order."""
+    order = FirstOrder()
+    ordered = [order.admit(prompt) for prompt in analysis.prompts]
+    found: dict[str, Any] = dict.fromkeys(_REORDERED)
+    changed = [n for n, each in enumerate(ordered) if each.start is not None]
+    found["ceiling_if_ordered"] = as_sent
+    if not changed:
+        return found
+    ceiling = view.hit_rate_of(analysis.prompts, [each.pieces for each in ordered], block)
+    if ceiling - as_sent < MIN_GAIN:
+        return found
+    starts = [analysis.prompts[n].tokens_before(ordered[n].start or 0) for n in changed]
+    return {
+        "ceiling_if_ordered": ceiling,
+        "reordered_prompts": len(changed),
+        "reordered_from_token": view.template_tokens + round(median_low(starts) * view.scale),
+        "reordered_lines": median_low([ordered[n].lines for n in changed]),
     }
 
 
@@ -123,14 +149,18 @@ class _View:
         return size
 
     def hit_rate(self, prompts: Sequence[Prompt], block: int, *, moved: bool) -> float:
-        """Reuse by a cache of unlimited size; with `moved`, unstable segments stand at the end.
+        """Reuse by a cache of unlimited size; with `moved`, unstable segments stand at the end."""
+        return self.hit_rate_of(prompts, [_moved(p) if moved else p.pieces for p in prompts], block)
+
+    def hit_rate_of(self, prompts: Sequence[Prompt], pieces: Sequence[Sequence[str]], block: int) -> float:
+        """The same for prompts whose pieces are these.
 
         Warm-up prompts enter the cache and are not counted.
         """
         cache = InfinitePrefixCache(max(round(block / self.scale), 1))
         reused = total = 0
-        for prompt in prompts:
-            row = self._row(prompt, _moved(prompt) if moved else prompt.pieces)
+        for prompt, made in zip(prompts, pieces, strict=True):
+            row = self._row(prompt, made)
             hits = cache.admit(row)
             if not prompt.warmup:
                 reused += hits

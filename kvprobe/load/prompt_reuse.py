@@ -22,7 +22,7 @@ def aimed_hit_rate(kind: PromptKind, first_index: int, block_size: int | None) -
     if not requests:
         return 0.0
     block = block_size or DEFAULT_BLOCK_TOKENS
-    seen: set[Hashable] = set()
+    seen: set[Hashable] = {name for name, _ in kind.brought_by_warmup()}
     reused = total = 0
     for number in range(requests):
         tokens, prefixes = kind.prefixes(number, first_index + number)

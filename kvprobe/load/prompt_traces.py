@@ -30,6 +30,7 @@ from kvprobe.traces.read import open_trace
 from kvprobe.traces.rows import TraceRow, trace_error
 
 _KEPT_BYTES = 64 << 20
+_NO_LIMIT = 1 << 62
 
 
 class TraceKind(PromptKind):
@@ -41,6 +42,17 @@ class TraceKind(PromptKind):
         self.index = _index_of(workload, prompt)
         self._blocks = BlockTexts(texts)
         self._units = _units(self.index)
+
+    def facts(self) -> dict[str, object]:
+        """What was read of the trace."""
+        return {
+            "path": str(self.index.path),
+            "format": self.index.format,
+            "sha256": self.index.digest,
+            "rows": len(self.index),
+            "dropped": dict(self.index.dropped),
+            "orphans": self.index.orphans,
+        }
 
     def total(self) -> int:
         return self.workload.requests or max(len(self.index) - self._warmups, 0)
@@ -73,6 +85,10 @@ class TraceKind(PromptKind):
         if row.hash_ids is not None:
             found.append((("whole", row.hash_ids[-1:], chain, row.in_tokens), tokens))
         return tokens, found
+
+    def brought_by_warmup(self) -> Iterator[Prefix]:
+        for index in range(self._warmups):
+            yield from self.prefixes(index - self._warmups, index)[1]
 
     def session_turns(self, number: int) -> Sequence[int] | None:
         """Rows from the start of the plan, the warm-up's with them; null for a trace without sessions."""
@@ -174,7 +190,7 @@ def _index_of(workload: Workload, prompt: TraceReplayPrompt) -> TraceIndex:
         raise trace_error(
             prompt.trace, f"cannot be read: {error.strerror}", "give a file that can be read"
         ) from error
-    form, longest = prompt.format, prompt.max_request_tokens or 2 * MAX_TOKENS
+    form, longest = prompt.format, prompt.max_request_tokens or _NO_LIMIT
     index = _read(prompt.trace, form, prompt.scale_len, most, end_s, longest, stat.st_mtime_ns, stat.st_size)
     if workload.requests is not None and len(index) < most:
         why = f"has {len(index):,} rows that can be sent, and the workload asks for {most:,}"

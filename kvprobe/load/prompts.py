@@ -87,10 +87,9 @@ class PromptSource:
         """When a trace wants its requests, seconds, in the order of the plan; nothing without a trace."""
         return self._kind.instants()
 
-    @property
-    def dropped(self) -> dict[str, int]:
-        """Rows of a trace that were left out, by reason; empty for every other kind."""
-        return dict(self._kind.index.dropped) if isinstance(self._kind, TraceKind) else {}
+    def trace_facts(self) -> dict[str, object] | None:
+        """What was read of a trace: file, format, digest, rows, and rows left out by reason."""
+        return self._kind.facts() if isinstance(self._kind, TraceKind) else None
 
     def tokens_of(self, text: str) -> int:
         """Tokens of a text, estimated from the calibration (exact for texts made of its pieces)."""

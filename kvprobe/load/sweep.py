@@ -93,7 +93,8 @@ class Ladder(Part):
             width = (self.last - self.first) / (self.steps - 1)
             return [float(f"{self.first + i * width:.3g}") for i in range(self.steps)]
         assert self.factor is not None
-        found, load = [], self.first
+        found: list[float] = []
+        load = self.first
         while load < self.last * (1 - 1e-9) and len(found) <= MAX_STEPS:
             found.append(float(f"{load:.3g}"))
             load *= self.factor

@@ -7,9 +7,13 @@ under way are written and `finished` comes last.
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # what imports make lives until the end; to look through it again and again is wasted
+
 import locust  # noqa: F401  # isort: skip  # first of all: it patches sockets, threads and ssl for gevent
 
-import gc
 import logging
 import os
 import signal
@@ -155,6 +159,7 @@ def _tune_gc() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
 
 

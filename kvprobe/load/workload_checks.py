@@ -82,7 +82,9 @@ def _output_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
     if output is None:
         yield CrossProblem((), "missing_key", "`output` is missing", "add `output: {tokens: 64}`")
     elif "tokens" not in output:
-        yield CrossProblem(("output",), "missing_key", "`output.tokens` is missing", "add `tokens: …`")
+        yield CrossProblem(
+            ("output",), "missing_key", "`output.tokens` is missing", "add `output: {tokens: 64}`"
+        )
 
 
 def prompt_problems(workload: Workload) -> Iterator[CrossProblem]:

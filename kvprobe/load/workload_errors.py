@@ -55,7 +55,8 @@ def translate(error: ValidationError, document: YamlDocument, model: type[BaseMo
         if any(path[:length] in document.spoilt for length in range(len(path) + 1)):
             continue
         yield from _Translator(document, model, detail, path, known).problems()
-    if not any(detail["type"] == "workload_problems" for detail in details):
+    of_workload = "kind" in model.model_fields
+    if of_workload and not any(detail["type"] == "workload_problems" for detail in details):
         for cross in presence_problems(document.value):
             yield _at(document, cross.loc, cross.code, cross.message, cross.fix)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from kvprobe.load.workload_values import MAX_TOKENS, Length, Part, Tokens, as_tuple
@@ -85,12 +85,23 @@ class RagDocumentsPrompt(PromptPart):
 
 
 def _range(value: Any) -> Any:
-    if type(value) is int:
-        return (value, value)
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        context = {"fix": "write a number of turns such as 6, or [lowest, highest]"}
+    both = (value, value) if type(value) is int else as_tuple(value)
+    good = isinstance(both, tuple) and len(both) == 2
+    if not good or not all(type(n) is int and 1 <= n <= MAX_TURNS for n in both):
+        context = {"fix": f"write a number of turns such as 6, or [lowest, highest], of 1 to {MAX_TURNS:,}"}
         raise PydanticCustomError("bad_length", "this is no number of turns", context)
-    return as_tuple(value)
+    return both
+
+
+_TurnCount = Annotated[int, Field(ge=1, le=MAX_TURNS)]
+_TURNS_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": MAX_TURNS}
+Turns = Annotated[
+    tuple[_TurnCount, _TurnCount],
+    BeforeValidator(_range),
+    WithJsonSchema(
+        {"anyOf": [_TURNS_SCHEMA, {"type": "array", "items": _TURNS_SCHEMA, "minItems": 2, "maxItems": 2}]}
+    ),
+]
 
 
 class MultiTurnPrompt(PromptPart):
@@ -102,10 +113,7 @@ class MultiTurnPrompt(PromptPart):
         le=100_000,
         description="Conversations of one round (count); a longer run goes on with new ones.",
     )
-    turns: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=MAX_TURNS)], Annotated[int, Field(ge=1, le=MAX_TURNS)]],
-        BeforeValidator(_range),
-    ] = Field(description="Turns of a conversation (count): a number, or [lowest, highest].")
+    turns: Turns = Field(description="Turns of a conversation (count): a number, or [lowest, highest].")
     system_tokens: Tokens = Field(
         default=64, description="Length of the system message, the same in all conversations, in tokens."
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.load.yaml_source import KeyPath, YamlDocument
+from kvprobe.traces.formats import FORMATS
 from kvprobe.traces.read import open_trace
 
 _PARTS = ("prompt", "output")
@@ -30,14 +31,12 @@ def resolve_traces(document: YamlDocument, folder: Path) -> None:
             document.problems.append(problem)
             continue
         parent[_KEY] = found
-        form = parent.get("format", "auto")
+        replayed = path == ("prompt", _KEY)
+        form = parent.get("format")
+        # An unknown format is a matter of the schema.
+        known = form if replayed and isinstance(form, str) and form in FORMATS else "auto"
         try:
-            # An unknown format is a matter of the schema.
-            open_trace(
-                Path(found),
-                form if path[:2] == ("prompt", _KEY) and isinstance(form, str) else "auto",
-                lengths_only=path[:2] != ("prompt", _KEY),
-            )
+            open_trace(Path(found), known, lengths_only=not replayed)
         except UsageError as error:
             document.problems.extend(error.problems)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 _BLANK = " \t\r"
 # Every repetition is possessive, so hostile lines cannot make the matching backtrack.
@@ -27,7 +26,10 @@ _LABEL = re.compile(
     re.DOTALL,
 )
 # A name with or without labels, and nothing behind: whatever follows such a key is the number.
-_SERIES_KEY = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+\})?+', re.DOTALL)
+_SERIES_KEY = re.compile(
+    r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*+)(?:\{(?P<labels>(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+)\})?+', re.DOTALL
+)
+_PLAIN_LABEL = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*+)="([^"\\]*+)"(?:,|$)')
 _ESCAPE = re.compile(r'\\[\\n"]')
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
@@ -73,29 +75,44 @@ def read_exposition(text: str, wanted: Container[str]) -> Exposition:
             continue
         key, _, number = line.rpartition(" ")
         series = _SERIES.get(key)
+        if series is None:
+            head, brace, _ = key.partition("{")
+            name = head if brace and head in wanted else _first_word(line.partition("{")[0])
+            if name not in wanted:
+                continue
+            series = _new_series(name, key)
+        elif series[0] not in wanted:
+            continue
         if series is not None and (value := _number(number)) is not None:
-            if series[0] in wanted:
-                page.samples.append((*series, value))
-            continue
-        head, brace, _ = line.partition("{")
-        name = head if brace and head in wanted else _first_word(head)
-        if name not in wanted:
-            continue
-        sample = _read_sample(name, line)
-        if sample is None:
-            page.damaged += 1
-        else:
+            page.samples.append((*series, value))
+        elif (sample := _read_sample(_first_word(line.partition("{")[0]), line)) is not None:
             page.samples.append(sample)
-            _remember(key, sample)
+        else:
+            page.damaged += 1
     return page
 
 
-def _remember(key: str, sample: tuple[str, Labels, float]) -> None:
-    """`name{labels}` is the same with every scrape: only the number behind it has to be read again."""
-    if len(key) <= _CACHED_LABELS_BYTES and _SERIES_KEY.fullmatch(key):
-        if len(_SERIES) >= _CACHED_SERIES:
-            _SERIES.clear()
-        _SERIES[key] = sample[:2]
+def remembered() -> int:
+    """Series that are known from earlier pages."""
+    return len(_SERIES)
+
+
+def _new_series(name: str, key: str) -> tuple[str, Labels] | None:
+    """`name{labels}` is the same with every scrape: only the number behind it has to be read again.
+
+    Null where something else stands in it (blanks, a number before a time stamp, an exemplar), which is
+    then read the long way.
+    """
+    match = _SERIES_KEY.fullmatch(key) if len(key) <= _CACHED_LABELS_BYTES else None
+    if match is None or match["name"] != name:
+        return None
+    labels = _read_labels(match["labels"] or "")
+    if labels is None:
+        return None
+    if len(_SERIES) >= _CACHED_SERIES:
+        _SERIES.clear()
+    _SERIES[key] = (name, labels)
+    return name, labels
 
 
 def _number(text: str) -> float | None:
@@ -124,21 +141,19 @@ def _read_sample(name: str, line: str) -> tuple[str, Labels, float] | None:
     match = _REST.fullmatch(line, len(name))
     if match is None or "_" in match["value"]:
         return None
-    text = match["labels"] or ""
-    labels = _cached_labels(text) if len(text) <= _CACHED_LABELS_BYTES else _read_labels(text)
+    labels = _read_labels(match["labels"] or "")
     try:
         return None if labels is None else (name, labels, float(match["value"]))
     except ValueError:
         return None
 
 
-@lru_cache(maxsize=1024)
-def _cached_labels(text: str) -> Labels | None:
-    """The same label lists come back with every scrape."""
-    return _read_labels(text)
-
-
 def _read_labels(text: str) -> Labels | None:
+    pairs = _PLAIN_LABEL.findall(text)
+    # As long as the text: then nothing stands in it but these, each followed by one comma or the end.
+    if pairs and sum(len(name) + len(value) + 4 for name, value in pairs) == len(text) + 1:
+        plain = dict(pairs)
+        return plain if len(plain) == len(pairs) else None
     labels: dict[str, str] = {}
     text = text.strip(_BLANK)
     position = 0

@@ -48,7 +48,8 @@ class _Refused(Exception):
 
 
 _SWITCHES = {
-    404: "no such page (SGLang has one only with --enable-metrics; LMDeploy not with --disable-metrics)",
+    404: "no such page (SGLang has one only with --enable-metrics, LMDeploy not with --disable-metrics, "
+    "transformers serve never)",
     501: "it is switched off (llama.cpp has one only with --metrics)",
     401: "the page wants a key",
     403: "the page wants a key",

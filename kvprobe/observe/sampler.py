@@ -208,6 +208,8 @@ class _ScrapeFacts:
             value["version_range"] = page.version_range
         self._once("engine", value)
         self._once("metric_names", page.names)
+        if page.renames:
+            self._once("metric_renames", page.renames)
         for metric in page.not_exported:
             self._spool.write(Fact(name="metric_not_exported", value=metric, source=self._source))
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvprobe.report.content import Figure, Num, Series, Table
+from kvprobe.report.content import Figure, Inline, Num, Series, Table
 from kvprobe.report.scales import Scale, nice_step, nice_top, text_width
 from kvprobe.report.svg import (
     BOTTOM,
@@ -43,7 +43,7 @@ def waterfall(
     w: Words, name: str, title: str, description: str, bars: Sequence[Bar], note: str = ""
 ) -> Figure:
     """From a whole to what is left, each step beginning where the one before ended."""
-    rows = [
+    rows: list[list[Inline]] = [
         [bar.label, Num(size(abs(bar.end - bar.start)), abs(bar.end - bar.start)), bar.note] for bar in bars
     ]
     return Figure(
@@ -102,7 +102,7 @@ def hit_chart(w: Words, points: Sequence[HitPoint], block_tokens: int, rest_toke
     """What whole blocks of a shared prefix can save, and what was saved."""
     most = max([p.prefix_tokens for p in points] + [4.0 * block_tokens]) * 1.15
     edges = _edges(most, block_tokens, rest_tokens)
-    rows = [
+    rows: list[list[Inline]] = [
         [
             Num(whole(p.prefix_tokens), p.prefix_tokens),
             Num(percent(p.hit), p.hit),

@@ -19,10 +19,14 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def run_document(data: RunData, summary: Summary, diagnosis: Diagnosis) -> dict[str, Any]:
     """`kvprobe.run/1`. `prediction`, `thresholds` and `runs` are there and empty where the run
     has none: a script can read them without asking."""
+    from kvprobe.summary.holders import who_held
+    from kvprobe.summary.prediction import predict
+
     document = summary.to_json()
     document["run_dir"] = str(data.path)
     document["status"] = data.status
-    document["prediction"] = None
+    document["prediction"] = predict(data, diagnosis.facts.get("log")).to_json()
+    document["held_cache"] = who_held(data).to_json()
     document["thresholds"] = threshold_results(data, summary)
     document["runs"] = []
     document["diagnosis"] = diagnosis_document(diagnosis)
@@ -61,12 +65,23 @@ def run_schema() -> dict[str, Any]:
     summary["required"] = [name for name in summary.get("required", []) if name != "layout"]
     summary["properties"] |= {
         "prediction": {"type": ["object", "null"]},
+        "held_cache": {"type": ["object", "null"]},
         "thresholds": {"type": "array"},
         "runs": {"type": "array"},
         "diagnosis": {"$ref": "#/$defs/Diagnosis"},
     }
-    summary["required"] += ["prediction", "thresholds", "runs", "diagnosis"]
-    return _with_constant({"$ref": "#/$defs/Summary", "$defs": definitions}, "kvprobe.run/1")
+    summary["required"] += ["prediction", "held_cache", "thresholds", "runs", "diagnosis"]
+    found = _with_constant({"$ref": "#/$defs/Summary", "$defs": definitions}, "kvprobe.run/1")
+    return _or_suite(found)
+
+
+def _or_suite(schema: dict[str, Any]) -> dict[str, Any]:
+    """A suite's document has the same name and holds such documents under `runs`."""
+    from kvprobe.report.suite_document import suite_definitions
+
+    schema["$defs"] |= suite_definitions()
+    schema["anyOf"] = [{"$ref": schema.pop("$ref")}, {"$ref": "#/$defs/Suite"}]
+    return schema
 
 
 def error_schema() -> dict[str, Any]:

@@ -138,7 +138,9 @@ class _Writer:
     def section(self, section: Section) -> str:
         slug = _slug(section.id)
         body = self.blocks(section.blocks)
-        head = f'<section id="{slug}" aria-labelledby="{slug}-h">\n<h2 id="{slug}-h">{safe(section.title)}</h2>'
+        head = (
+            f'<section id="{slug}" aria-labelledby="{slug}-h">\n<h2 id="{slug}-h">{safe(section.title)}</h2>'
+        )
         return f"{head}\n{body}\n</section>"
 
     def facts(self, block: Facts) -> str:

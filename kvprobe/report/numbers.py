@@ -119,11 +119,13 @@ def arrival_text(summary: Summary) -> str | None:
     arrival, rates = summary.arrival, summary.metrics.rates
     if arrival.loop == "closed":
         users = plural(arrival.users, "user") if arrival.users is not None else "users"
-        return f"closed loop, {users} (each waits for its answer)"
+        course = f"; {arrival.course}" if arrival.course is not None else ""
+        return f"closed loop, {users} (each waits for its answer){course}"
     if rates.offered_per_s is None or rates.achieved_per_s is None:
         return "open loop" if arrival.loop == "open" else None
     kind = f"open loop{f', {arrival.process} arrivals' if arrival.process else ''}: " if arrival.loop else ""
     asked = f" (asked for {figures(arrival.rate_per_s)}/s)" if arrival.rate_per_s is not None else ""
+    asked = f" (asked for: {arrival.course})" if arrival.course is not None else asked
     wanted, sent = figures(rates.offered_per_s), figures(rates.achieved_per_s)
     return f"{kind}requests {wanted}/s wanted{asked}, {sent}/s sent"
 

@@ -77,7 +77,7 @@ def _verdict(view: RunView) -> Card:
         healthy = view.diagnosis.primary == HEALTHY
         title = w("Nothing wrong was found") if healthy else w.cause(view.diagnosis.primary)
         tone: Tone = ("good" if healthy and not few else "warn") if view.valid else "bad"
-        return Card(_invalid(view, title), blocks, tone, label=w("Verdict"))
+        return Card(_invalid(view, title), blocks, tone, f"{w('Verdict')} · {view.diagnosis.primary}")
     first = findings[0]
     rows: list[tuple[str, Inline]] = []
     if (advice := w.advice(first.cause)) is not None:

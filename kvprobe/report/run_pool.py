@@ -221,7 +221,7 @@ def memory(view: RunView) -> Section | None:
     for gpu, used in sorted(held.gpu_used_max_bytes.items()):
         rows.append((f"GPU {gpu}", w("{n} at most", n=size(used))))
     if not held.gpu_used_max_bytes:
-        rows.append(("GPU", Said(held.gpu_note or w("not measured"), foreign=bool(held.gpu_note))))
+        rows.append(("GPU", view.say(held.gpu_note) if held.gpu_note else w("not measured")))
     blocks: list[Block] = [Facts(rows)]
     if data is not None and span is not None:
         lines = [(w("server process"), total(data, "server.rss_bytes", span))]

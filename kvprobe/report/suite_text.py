@@ -184,7 +184,7 @@ def _run_line(ink: Ink, judged: JudgedRun) -> Text:
 
 def _foot(ink: Ink, result: SuiteResult) -> None:
     ink.blank()
-    for judged in result.runs:
+    for judged in result.runs if result.sweep is None else ():  # a sweep's table has them
         validity = judged.diagnosis.validity
         for reason in validity.reasons if validity is not None else ():
             ink.rows([("invalid", ink.text(f"{judged.label}: {reason}", "red"))])

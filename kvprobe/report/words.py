@@ -52,10 +52,22 @@ class Words:
         """A sentence of a rule in this language, its numbers kept; null when its form is not known."""
         if self.lang == "en":
             return sentence
-        for pattern, template in _patterns():
-            if found := pattern.fullmatch(sentence):
-                return template.format(*found.groups())
-        return None
+        whole = _translated(sentence)
+        if whole is not None:
+            return whole
+        pieces = [_translated(piece) for piece in _SENTENCE_END.split(sentence)]
+        return "".join(piece or "" for piece in pieces) if None not in pieces else None
+
+
+_SENTENCE_END = re.compile(r"(?<=[.)]) (?=[A-Z(])")
+
+
+def _translated(sentence: str) -> str | None:
+    """One sentence, or what stands for one; null when its form is not known."""
+    for pattern, template in _patterns():
+        if found := pattern.fullmatch(sentence):
+            return template.format(*found.groups())
+    return None
 
 
 @cache

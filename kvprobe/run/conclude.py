@@ -46,7 +46,7 @@ def conclude(
         return RunOutcome(code, problems=[*ending.problems, *error.problems])
     kept = storage.get(lambda: logs_beside.keep(prepared.log_marks, prepared.run_dir.path))
     log_facts, gone = kept if kept is not None else ([], [])
-    facts = _ending_facts(prepared, ending) + log_facts + _prompt_facts(prepared, data)
+    facts = facts_of_load(prepared, ending, data) + log_facts
     for fact in facts:
         data.facts.append(fact)
         storage.attempt(lambda fact=fact: prepared.run_dir.add_fact(fact))  # type: ignore[misc]
@@ -109,6 +109,11 @@ def _status(ending: LoadEnding, signals: int) -> Status:
     if ending.reason == "stopped" or signals > 1:
         return "killed"
     return "complete" if ending.reason == "planned" and signals == 0 else "partial"
+
+
+def facts_of_load(prepared: Prepared, ending: LoadEnding, data: RunData) -> list[Fact]:
+    """How the load ended, and what its prompts share."""
+    return _ending_facts(prepared, ending) + _prompt_facts(prepared, data)
 
 
 def _ending_facts(prepared: Prepared, ending: LoadEnding) -> list[Fact]:

@@ -11,7 +11,7 @@ import msgspec
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.load.job import BreakerSpec, LoadJob, TargetSpec
-from kvprobe.load.jobs_remote import DEFAULT_PORT, DEFAULT_WEB_PORT, AgentJob, MasterJob
+from kvprobe.load.jobs_remote import DEFAULT_PORT, DEFAULT_WEB_PORT, AgentJob, MasterJob, files_of
 from kvprobe.load.runner import Crew, Member
 from kvprobe.load.workload import Workload
 from kvprobe.run.options import Prepared, RunOptions
@@ -60,6 +60,7 @@ def check_scale(options: RunOptions, workload: Workload) -> None:
         raise UsageError(Problem("conflict", message, "add --master, or leave it out", option))
     processes, expected = processes_of(options, workload), _expected(options)
     if options.master:
+        files_of(workload.model_dump(mode="json"))
         parse_address(options.bind or "", "--bind")
         local = processes if options.processes is not None else 0
         require_users(local + expected, workload, "--expect-workers")
@@ -97,8 +98,10 @@ def _led_crew(prepared: Prepared, processes: int, log_path: Path) -> Crew:
     local = processes if options.processes is not None or not options.master else 0
     host, port = parse_address(options.bind or "", "--bind") if options.master else ("127.0.0.1", 0)
     port = port or free_port()
+    job = job_of(prepared, "master", 0, 1)
+    job.files = files_of(job.workload)
     master = MasterJob(
-        job=job_of(prepared, "master", 0, 1),
+        job=job,
         spool_dir=str(prepared.run_dir.spool_dir),
         bind_host=host,
         bind_port=port,

@@ -41,6 +41,7 @@ class EmbeddedServer:
         self._new_folders = [path for path in (log_folder, *log_folder.parents) if not path.exists()]
         self._hurried = hurried
         self.log_path = log_folder / f".server-{os.getpid()}.log"
+        self._log_kept = False
         self._process: subprocess.Popen[bytes] | None = None
         self.base_url: str | None = None
 
@@ -131,13 +132,14 @@ class EmbeddedServer:
         except OSError as error:
             raise storage_error(error, path) from error
         self.log_path = path
+        self._log_kept = True
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after a bound. Safe to call twice. A log that never found its run
         directory goes away, and the folders that were made for it."""
         if self._process is not None:
             self._end(self._process)
-        if self.log_path.parent == self._log_folder:
+        if not self._log_kept:
             with contextlib.suppress(OSError):  # runs of others stand there by now
                 self.log_path.unlink(missing_ok=True)
                 for folder in self._new_folders:

@@ -41,7 +41,7 @@ def _with_sampler(
         prepared.workload.sampling.metrics_interval_s,
         spool,
         server_pid=prepared.server.pid if prepared.server is not None else None,
-        headers=_metrics_headers(prepared),
+        headers=metrics_headers(prepared),
         insecure=prepared.options.insecure,
     )
     crew.start()
@@ -54,7 +54,7 @@ def _with_sampler(
     return ending
 
 
-def _metrics_headers(prepared: Prepared) -> dict[str, str]:
+def metrics_headers(prepared: Prepared) -> dict[str, str]:
     """The key goes to the target's own origin only, never to another address of --metrics."""
     here, there = urlsplit(prepared.target.base_url), urlsplit(prepared.metrics_url)
     same_origin = (here.scheme, here.netloc) == (there.scheme, there.netloc)

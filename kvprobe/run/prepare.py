@@ -18,6 +18,7 @@ from kvprobe.run import guards, logs_beside, target_guard
 from kvprobe.run import target as targets
 from kvprobe.run.crews import check_scale
 from kvprobe.run.embedded import EmbeddedServer, require_server_extra, split_args
+from kvprobe.run.model_facts import model_facts
 from kvprobe.run.options import Given, Prepared, RunOptions
 from kvprobe.run.progress import Progress
 
@@ -155,13 +156,17 @@ def _write_preamble(prepared: Prepared) -> None:
                 "insecure": options.insecure,
                 "metrics_url": targets.without_query(prepared.metrics_url),
                 "proxy_variables": target_guard.proxies_set(),
+                "root": target.root,
             },
         ),
         Fact(name="calibration", source="/tokenize", value=_calibration_value(prepared.calibration)),
         Fact(name="salt", source="run", value=prepared.salt),
         Fact(name="workload_hash", source="workload.yaml", value=prepared.workload.content_hash()),
     ]
-    for fact in facts:
+    trace = PromptSource(prepared.workload, prepared.calibration, prepared.salt).trace_facts()
+    if trace is not None:
+        facts.append(Fact(name="trace", source="prompt.trace", value=trace))
+    for fact in [*facts, *model_facts(target)]:
         run_dir.add_fact(fact)
 
 

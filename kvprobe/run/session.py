@@ -16,6 +16,7 @@ from kvprobe.load.workload import load_workload
 from kvprobe.run import guards
 from kvprobe.run.conclude import conclude
 from kvprobe.run.interrupts import Interrupted, Interrupts
+from kvprobe.run.investigate import investigate
 from kvprobe.run.loading import run_load
 from kvprobe.run.logfile import log_to_file
 from kvprobe.run.options import Given, Prepared, RunOptions, RunOutcome
@@ -47,6 +48,8 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
         with log_to_file(prepared.run_dir.path / "log.txt"):
             ending = run_load(prepared, progress, interrupts)
             log.info("the load ended: %s (%s)", ending.reason, ending.detail or "as it should")
+            if options.investigate and not interrupts.count:
+                investigate(prepared, ending, progress)
             stack.close()  # the bundled server is stopped before its processor time is needed here
             try:
                 interrupts.raise_at_second()

@@ -47,8 +47,8 @@ def is_suite(options: RunOptions) -> bool:
     """Whether the file asks for several runs. `--set sweep=null` makes one run of a sweep's workload."""
     kind = kind_of_file(options.workload)
     if kind == "sweep":
-        off = [tuple(s)[1].strip() in ("null", "~") for s in options.sets if tuple(s)[0] == "sweep"]
-        return not (off and off[-1])
+        given = [setting[1].strip() for setting in options.sets if setting[0] == "sweep"]
+        return not (given and given[-1] in ("null", "~"))
     return kind == "suite"
 
 
@@ -186,7 +186,7 @@ class _Conductor:
 
 
 def keep_results(outcome: SuiteOutcome, document: dict[str, object]) -> None:
-    """summary.json and STATUS; a disk that refuses makes the exit code 6, the result is still shown."""
+    """summary.json, report.html and STATUS; a disk that refuses means exit code 6, the result is shown."""
     from kvprobe.report.suite_page import render_suite_page
 
     home = outcome.path

@@ -35,6 +35,10 @@ class Target:
     max_model_len_tokens: int | None
     server_header: str | None
     reachable_by_proxy: str | None = None
+    root: str | None = None
+    """Where the server says that the model lies: a directory of its machine, or a name."""
+    model_config: dict[str, Any] | None = None
+    """The model's config.json, where the server tells it."""
 
 
 def normalise_url(text: str) -> str:
@@ -134,13 +138,16 @@ def preflight(client: httpx.Client, base_url: str, model: str | None) -> Target:
     cards = _model_cards(answer, url)
     names = tuple(dict.fromkeys(str(c["id"]) for c in cards))
     chosen = _choose(names, model)
-    length = next(c.get("max_model_len") for c in cards if c["id"] == chosen)
+    card = next(c for c in cards if c["id"] == chosen)
+    length, root, config = (card.get(name) for name in ("max_model_len", "root", "model_config"))
     return Target(
         base_url=base_url,
         model=chosen,
         models=names,
         max_model_len_tokens=length if type(length) is int and length > 0 else None,
         server_header=answer.server,
+        root=root if isinstance(root, str) else None,
+        model_config=config if isinstance(config, dict) else None,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.summary.latency import NS
@@ -22,6 +23,9 @@ from kvprobe.summary.student import student_975
 BLOCKS = 10
 MIN_REQUESTS = 20
 POINTS_PER_BLOCK = 20
+MIN_TURNS = 3.0
+RISES = 1.1
+MIN_WAITING_READINGS = 6
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,24 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """Window that the line was fitted to."""
     at_end: float
     """Mean backlog of the last block, in requests."""
+    turns: float | None = None
+    """Window over the median time from wanted to done: how often the server's work turned over."""
+    served_rises: bool = False
+    """More was done in the second half of the window than in the first."""
+    waiting_lo_per_s: float | None = None
+    """Growth of the server's own waiting queue, lower end of the interval; null where it shows none."""
+
+    @property
+    def settling(self) -> bool:
+        """Whether the rise can be that of a load that has not reached its level yet.
+
+        At the start of a step the requests in flight rise to rate x time in system, whatever the
+        server could do. It is over after a few turns, or when what is done no longer rises, or is no
+        question when requests pile up in front of the server's own queue.
+        """
+        if self.waiting_lo_per_s is not None and self.waiting_lo_per_s > 0:
+            return False
+        return self.served_rises and (self.turns is None or self.turns < MIN_TURNS)
 
     @property
     def rise(self) -> float:
@@ -42,11 +64,17 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
         return self.growth_per_s * self.seconds
 
 
-def backlog(records: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Backlog | None:
+def backlog(
+    records: Sequence[RequestRecord],
+    start_ns: int,
+    end_ns: int,
+    waiting: Sequence[tuple[int, float]] = (),
+) -> Backlog | None:
     """The line over [start, end]; null for too few requests or no time.
 
     A request counts from the instant the schedule wanted it until it ended, sent or not, and a
-    failed one no longer than it took to fail.
+    failed one no longer than it took to fail. `waiting` are readings (t_ns, requests) of the server's
+    queue.
     """
     wanted = np.sort(np.array([r.intended_ns for r in records], dtype=np.int64))
     inside = int(np.count_nonzero((wanted >= start_ns) & (wanted <= end_ns)))
@@ -66,7 +94,36 @@ def backlog(records: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Bac
         hi_per_s=slope + half,
         seconds=(end_ns - start_ns) * NS,
         at_end=float(means[-1]),
+        turns=_turns(records, start_ns, end_ns),
+        served_rises=_served_rises(done, start_ns, end_ns),
+        waiting_lo_per_s=_waiting_lo(waiting, start_ns, end_ns),
     )
+
+
+def _turns(records: Sequence[RequestRecord], start_ns: int, end_ns: int) -> float | None:
+    spent = [
+        e - r.intended_ns for r in records if (e := r.end_ns or r.last_token_ns) and start_ns <= e <= end_ns
+    ]
+    middle = float(np.median(spent)) if spent else 0.0
+    return (end_ns - start_ns) / middle if middle > 0 else None
+
+
+def _served_rises(done: NDArray[np.int64], start_ns: int, end_ns: int) -> bool:
+    half = (start_ns + end_ns) // 2
+    first, second = (
+        int(np.searchsorted(done, b, "right") - np.searchsorted(done, a, "left"))
+        for a, b in ((start_ns, half), (half + 1, end_ns))
+    )
+    return second > RISES * first
+
+
+def _waiting_lo(waiting: Sequence[tuple[int, float]], start_ns: int, end_ns: int) -> float | None:
+    inside = [(t, v) for t, v in waiting if start_ns <= t <= end_ns]
+    if len(inside) < MIN_WAITING_READINGS:
+        return None
+    times = np.array([t * NS for t, _ in inside], dtype=np.float64)
+    slope, half = _line(times - times.mean(), np.array([v for _, v in inside], dtype=np.float64))
+    return slope - half
 
 
 def _line(times_s: Floats, values: Floats) -> tuple[float, float]:

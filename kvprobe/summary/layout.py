@@ -23,6 +23,14 @@ class PromptLayout(msgspec.Struct, kw_only=True):
     """Best hit rate that these prompts allow in the order sent, with unlimited cache."""
     ceiling_if_moved: float | None = None
     """The same if the changing segment stood behind the shared body."""
+    ceiling_if_ordered: float | None = None
+    """The same if lines that prompts share always came in one order."""
+    reordered_prompts: int | None = None
+    """How many prompts have them in another order; null where one order would not help."""
+    reordered_lines: int | None = None
+    """How many lines of such a prompt are not where they were first (median)."""
+    reordered_from_token: int | None = None
+    """Index of the token from which on they differ (median)."""
     diverge_token: int | None = None
     """Index of the first token at which prompts that share a body part."""
     diverge_before: str | None = None
@@ -54,6 +62,10 @@ def read_layout(facts: Iterable[Fact]) -> PromptLayout:
         known=True,
         ceiling_as_sent=_ratio(found.get("ceiling_as_sent")),
         ceiling_if_moved=_ratio(found.get("ceiling_if_moved")),
+        ceiling_if_ordered=_ratio(found.get("ceiling_if_ordered")),
+        reordered_prompts=_whole(found.get("reordered_prompts")),
+        reordered_lines=_whole(found.get("reordered_lines")),
+        reordered_from_token=_whole(found.get("reordered_from_token")),
         diverge_token=_whole(found.get("diverge_token")),
         diverge_before=before if isinstance(before := found.get("diverge_before"), str) else None,
         diverge_texts=[t for t in found.get("diverge_texts") or [] if isinstance(t, str)],

@@ -26,6 +26,8 @@ MATERIAL_RISE = 3.0
 KNEE_ELASTICITY = 0.5
 """Of the relative rise of the load, the share that throughput still follows; below it is the knee."""
 KNEE_TTFT = 1.5
+KNEE_DEAR = 4.0
+"""Times: TTFT that rises so much more than throughput is a knee whatever throughput does."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +129,14 @@ def judge_backlog(step: Step, limits: Limits) -> tuple[Verdict, str]:
         return "sustained", f"served {figures(step.served_per_s)} of {figures(step.load)} req/s"
     interval = f"[{_signed(found.lo_per_s)}, {_signed(found.hi_per_s)}]"
     if found.lo_per_s > 0 and found.growth_per_s > allowed and found.rise >= MATERIAL_RISE:
-        served = max(step.load - found.growth_per_s, 0.0) if step.served_per_s is None else step.served_per_s
-        return "overloaded", f"{_grows(step.load, served, found.growth_per_s)} {interval}"
+        if found.settling:
+            return "undecided", (
+                f"requests in flight rise by {_two(found.growth_per_s)}/s, but so does what is served: "
+                f"{seconds(found.seconds)} are too short to tell a backlog from a load that settles"
+            )
+        served = step.served_per_s if step.served_per_s is not None else step.load - found.growth_per_s
+        told = _grows(step.load, served, step.load - served)
+        return "overloaded", f"{told} (slope {_signed(found.growth_per_s)} {interval})"
     if found.hi_per_s <= allowed or found.hi_per_s * found.seconds < MATERIAL_RISE:
         return "sustained", f"backlog {_signed(found.growth_per_s)} req/s {interval}: not growing"
     return "undecided", (
@@ -173,26 +181,29 @@ def limit_interval(steps: Sequence[Step]) -> Interval:
     good = [i for i, s in enumerate(steps) if s.verdict == "sustained" and (hi is None or s.load < hi)]
     lo_step = max(good, key=lambda i: steps[i].load, default=None)
     notes = []
-    if hi is not None and (above := sorted({s.load for s in steps if s.verdict == "sustained" and s.load >= hi})):
+    above = sorted({s.load for s in steps if s.verdict == "sustained" and hi is not None and s.load >= hi})
+    if hi is not None and above:
         notes.append(
             f"{', '.join(map(figures, above))} was sustained although {figures(hi)} was not: the machine or "
             "the load was not the same all the time; repeat the sweep, or make its steps longer"
         )
-    unsure = sorted({s.load for s in steps if s.verdict in ("undecided", "invalid")})
-    if unsure:
-        notes.append(f"not decided: {', '.join(map(figures, unsure))}")
     lo = steps[lo_step].load if lo_step is not None else None
+    decided = {s.load for s in steps if s.verdict in BAD or s.verdict == "sustained"}
+    unsure = sorted({s.load for s in steps} - decided)
+    if between := [load for load in unsure if (lo is None or load > lo) and (hi is None or load < hi)]:
+        notes.append(f"not decided: {', '.join(map(figures, between))}")
     return Interval(lo=lo, hi=hi, lo_step=lo_step, hi_step=hi_step, notes=notes)
 
 
-def find_knee(steps: Sequence[Step]) -> Knee | None:
+def find_knee(steps: Sequence[Step], axis: Axis = "users") -> Knee | None:
     """The first pair of neighbours where throughput stops to follow the load and TTFT takes off.
 
     Null where no pair does: the knee lies above what was tried, or there is none. The relative gain
-    of throughput is laid beside that of the load: ln(throughput ratio) / ln(load ratio) < 1/2.
+    of throughput is laid beside that of the load, ln(throughput ratio) / ln(load ratio) < 1/2, or TTFT
+    rises at least four times as much as throughput (Kleinrock's power, throughput over delay, falls).
     """
     for a, b in pairwise(sorted((s for s in steps if s.valid), key=lambda s: s.load)):
-        measured = _throughputs(a, b)
+        measured = _throughputs(a, b, axis)
         first, second = a.ttft_s.get("p50", a.ttft_s.get("mean")), b.ttft_s.get("p50", b.ttft_s.get("mean"))
         if measured is None or first is None or second is None or not first.value or not second.value:
             continue
@@ -201,7 +212,8 @@ def find_knee(steps: Sequence[Step]) -> Knee | None:
         low, high, measure = measured
         ttft_ratio = second.value / first.value
         elasticity = math.log(high / low) / math.log(b.load / a.load)
-        if elasticity < KNEE_ELASTICITY and ttft_ratio >= KNEE_TTFT:
+        dear = elasticity < KNEE_ELASTICITY or ttft_ratio >= KNEE_DEAR * high / low
+        if dear and ttft_ratio >= KNEE_TTFT:
             return Knee(
                 below=a.load,
                 above=b.load,
@@ -212,8 +224,9 @@ def find_knee(steps: Sequence[Step]) -> Knee | None:
     return None
 
 
-def _throughputs(a: Step, b: Step) -> tuple[float, float, Literal["tokens", "requests"]] | None:
-    if a.output_tokens_per_s and b.output_tokens_per_s:
+def _throughputs(a: Step, b: Step, axis: Axis) -> tuple[float, float, Literal["tokens", "requests"]] | None:
+    """Of rates, what was done while requests came: tokens also come after, while a backlog is worked off."""
+    if axis == "users" and a.output_tokens_per_s and b.output_tokens_per_s:
         return a.output_tokens_per_s, b.output_tokens_per_s, "tokens"
     if a.served_per_s and b.served_per_s:
         return a.served_per_s, b.served_per_s, "requests"

@@ -37,7 +37,7 @@ def sweep_result(axis: Axis, limits: Limits, steps: Sequence[Step], *, constant:
     ordered = sorted(steps, key=lambda s: s.load)
     limited = axis == "rate" or limits.ttft_s is not None or limits.tpot_s is not None
     interval = limit_interval(ordered) if limited else None
-    knee = find_knee(ordered)
+    knee = find_knee(ordered, axis)
     sentences = []
     if interval is not None:
         sentences.append(interval_text(interval, ordered, axis))

@@ -76,7 +76,8 @@ def _served(run: RunData, start: int | None, end: int | None) -> float | None:
 def _backlog(run: RunData, start: int | None, end: int | None) -> Backlog | None:
     if start is None or end is None:
         return None
-    return backlog(run.records, start + int(SKIPPED_SHARE * (end - start)), end)
+    waiting = activity.series(run.samples, "engine.requests_waiting", start, end)
+    return backlog(run.records, start + int(SKIPPED_SHARE * (end - start)), end, waiting)
 
 
 def _failed_share(summary: Summary) -> float | None:

@@ -66,10 +66,5 @@ def _what_changes(good: Step, bad: Step) -> str:
     if slow and fast:
         ratio = slow / fast
         said.append("decode unchanged" if abs(ratio - 1.0) <= UNCHANGED else f"decode {ratio:.1f}x as long")
-    if bad.verdict == "slo_missed":
-        said.append(bad.why)
-    elif bad.verdict == "failed":
-        said.append(bad.why)
-    else:
-        said.append("queue grows")
+    said.append("queue grows" if bad.verdict == "overloaded" else bad.why)
     return ", ".join(said)

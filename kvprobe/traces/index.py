@@ -60,6 +60,21 @@ class TraceIndex:
         """The trace's file."""
         return self._trace.path
 
+    @property
+    def format(self) -> str:
+        """The trace's format."""
+        return self._trace.format
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file as hex."""
+        return self._trace.digest
+
+    @property
+    def orphans(self) -> int:
+        """Rows whose parent chat is not in the file."""
+        return self._trace.orphans
+
     def row(self, number: int) -> TraceRow:
         """Row `number`, read again from the file. Raises UsageError when the file has changed."""
         offset, line = self._offsets[number], self._lines[number]

@@ -58,6 +58,7 @@ def figures(window: Window, *, reached: bool) -> dict[str, Number]:
     for name in _LLAMA_ONLY:
         if found[name].value is None:
             found[name].state = "not_exported"
+    found["kv_pool_tokens"] = _pool_tokens(page)
     found |= {name: _rate(window, page, metric, unit) for name, metric, unit in _RATES}
     found["prefix_hit_rate"] = hit_rate(window, page)
     found |= {name: _percentile(window, page, metric, q) for name, metric, q in _PERCENTILES}
@@ -115,7 +116,12 @@ def hit_rate(window: Window, page: Page) -> Number:
 
 def _units() -> dict[str, str]:
     rows = [(name, unit) for name, _, unit in (*_NOW, *_RATES)]
-    return {**dict(rows), "prefix_hit_rate": "ratio", **{name: "s" for name, _, _ in _PERCENTILES}}
+    return {
+        **dict(rows),
+        "kv_pool_tokens": "tokens",
+        "prefix_hit_rate": "ratio",
+        **{name: "s" for name, _, _ in _PERCENTILES},
+    }
 
 
 def _missing(unit: str, state: State, series: str | None = None, note: str | None = None) -> Number:
@@ -131,6 +137,21 @@ def _now(page: Page, metric: str, unit: str) -> Number:
     if not math.isfinite(value):
         return _missing(unit, "no_reading", series)
     return Number(value=value, unit=unit, state="read", series=series)
+
+
+def _pool_tokens(page: Page) -> Number:
+    """What the pool holds: the engine's own word, else blocks x block size (an upper bound: a block may be
+    kept back)."""
+    config = page.cache_config or {}
+    told, blocks, size = (
+        int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+        for text in (config.get(key, "") for key in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
+    )
+    if told is None and blocks is not None and size is not None:
+        told = blocks * size
+    if told is None:
+        return _missing("tokens", "not_exported")
+    return Number(value=float(told), unit="tokens", state="read", series="cache configuration")
 
 
 def _rate(window: Window, page: Page, metric: str, unit: str) -> Number:

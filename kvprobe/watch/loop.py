@@ -16,6 +16,7 @@ from kvprobe.observe.metrics import Scrape
 from kvprobe.watch.gpus import Gpus
 from kvprobe.watch.model import WatchDocument
 from kvprobe.watch.target import WatchedTarget
+from kvprobe.watch.together import together
 
 _PATIENCE = 0.8
 """Share of an interval that a tick waits for its looks."""
@@ -48,12 +49,14 @@ class Watch:
 
     def document(self) -> WatchDocument:
         """What is known now."""
+        views = [target.view() for target in self.targets]
         return WatchDocument(
             t_utc=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             interval_s=self._interval_s,
             red_line_ratio=RED_LINE,
             idle_line_ratio=IDLE,
-            targets=[target.view() for target in self.targets],
+            targets=views,
+            together=together(views),
             gpus=self._gpus.read(),
             gpu_note=self._gpus.note,
         )

@@ -82,6 +82,19 @@ class TargetView(msgspec.Struct, kw_only=True):
     reading: Reading
 
 
+class Together(msgspec.Struct, kw_only=True):
+    """Several targets as replicas of one service: counts summed, shares averaged, never added."""
+
+    targets: int
+    reachable: int
+    running: float | None
+    """Null where a target does not tell, or does not answer: a part is no sum."""
+    waiting: float | None
+    kv_usage_mean: float | None
+    """Over the targets that tell it."""
+    kv_usage_max: float | None
+
+
 class GpuView(msgspec.Struct, kw_only=True):
     """A GPU of this machine (or one of its MIG instances)."""
 
@@ -103,6 +116,8 @@ class WatchDocument(msgspec.Struct, kw_only=True):
     red_line_ratio: float
     idle_line_ratio: float
     targets: list[TargetView]
+    together: Together | None
+    """Null for one target."""
     gpus: list[GpuView] | None
     """Null where no target runs on this machine, or this machine has no GPU that can be read."""
     gpu_note: str | None

@@ -53,7 +53,10 @@ def page(console: Console, document: WatchDocument, histories: Histories, *, liv
 
 
 def _foot(ink: Ink, document: WatchDocument, *, live: bool) -> list[RenderableType]:
-    rows: list[RenderableType] = [ink.text(shown.gpu(gpu)) for gpu in document.gpus or ()]
+    rows: list[RenderableType] = []
+    if document.together is not None:
+        rows.append(ink.text(shown.together(document.together), "bold"))
+    rows += [ink.text(shown.gpu(gpu)) for gpu in document.gpus or ()]
     if document.gpus is None and document.gpu_note is not None:
         rows.append(ink.text(f"GPU: {document.gpu_note}", "dim"))
     words = f"{document.t_utc[11:19]} UTC"

@@ -8,9 +8,11 @@ from kvprobe.watch.model import Number, TargetView, WatchDocument
 
 
 def lines(document: WatchDocument) -> list[str]:
-    """What a tick says, a line for each target and each GPU."""
+    """What a tick says, a line for each target, one for all of several, and one for each GPU."""
     clock = document.t_utc[11:19]
     told = [f"{clock} {_target(view)}" for view in document.targets]
+    if document.together is not None:
+        told.append(f"{clock} {shown.together(document.together)}")
     told += [f"{clock} {shown.gpu(gpu)}" for gpu in document.gpus or ()]
     return [clean(line, limit=1_000) for line in told]
 

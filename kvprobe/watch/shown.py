@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvprobe.summary.units import figures, percent, plural, seconds, size
-from kvprobe.watch.model import GpuView, Number, TargetView
+from kvprobe.watch.model import GpuView, Number, TargetView, Together
 
 _STATES = {
     "not_exported": "not exported",
@@ -74,6 +74,8 @@ def memory(numbers: Mapping[str, Number]) -> str:
     """Whatever of the target's memory the page tells."""
     used, pool = numbers["kv_used_bytes"].value, numbers["kv_pool_bytes"].value
     parts = []
+    if (tokens := numbers["kv_pool_tokens"].value) is not None:
+        parts.append(f"pool of {tokens:,.0f} tokens")
     if pool is not None:
         held = f"{size(used)} held of " if used is not None else ""
         parts.append(f"KV {held}{size(pool)}")
@@ -89,6 +91,16 @@ def engine(view: TargetView) -> str:
     """`vllm >= 0.12`, `reference 0.1.0`."""
     version = view.engine_version or view.engine_version_range
     return " ".join(word for word in (view.engine or "unknown engine", version) if word)
+
+
+def together(all_of_them: Together) -> str:
+    """All targets on one line."""
+    n = all_of_them
+    use = "KV use not told"
+    if n.kv_usage_mean is not None and n.kv_usage_max is not None:
+        use = f"KV use {percent(n.kv_usage_mean)} on average, {percent(n.kv_usage_max)} at most"
+    running, waiting = ("?" if v is None else f"{v:,.0f}" for v in (n.running, n.waiting))
+    return f"all: {n.reachable} of {n.targets} answer, {running} running, {waiting} waiting, {use}"
 
 
 def gpu(view: GpuView) -> str:

@@ -97,9 +97,11 @@ class Window:
     def quantile(self, metric: str, q: float) -> tuple[Quantile | None, float]:
         """(q-quantile of what a histogram took in during the window, how many observations)."""
         steps = []
+        several = any(page.parts for _, page in self._looks)
         for before, after in pairwise(self._buckets):
             step = bucket_growth(before[metric], after[metric])
-            if step:
+            # Of several engines' sum, a fall does not tell what the others took in: this step is left out.
+            if step and not (several and _fell(before[metric], after[metric])):
                 steps.append(step)
         whole = merged(steps)
         return quantile(whole, q), whole.get(math.inf, 0.0)
@@ -145,6 +147,10 @@ def _per_second(points: list[tuple[int, float]]) -> float | None:
     return found.value / seconds if found is not None and seconds > 0 else None
 
 
+def _fell(before: Buckets, after: Buckets) -> bool:
+    return any(after.get(edge, math.inf) < count for edge, count in before.items())
+
+
 def _restarted(before: Page, after: Page) -> bool:
     started, started_now = _plain(before, _START), _plain(after, _START)
     if started is not None and started_now is not None:
@@ -153,4 +159,9 @@ def _restarted(before: Page, after: Page) -> bool:
         was, now = _plain(before, metric), _plain(after, metric)
         if was is not None and now is not None and now < was:
             return True
+        for engine in engines_of(after, metric):
+            read = _of_engine(metric, engine)
+            was, now = read(before), read(after)
+            if was is not None and now is not None and now < was:
+                return True
     return False

@@ -36,7 +36,7 @@ def reading(window: Window, numbers: Mapping[str, Number], engines: Sequence[Eng
     if waiting is None:
         return _say("healthy", f"{_share(usage)} in use; this engine does not tell its queue")
     if waiting > 0:
-        return _queueing_below(numbers, usage, waiting, queued)
+        return _queueing_below(window, numbers, usage, waiting, queued)
     if usage < IDLE:
         running = numbers["running"].value
         if not running:
@@ -71,11 +71,17 @@ def _full(
     return _say("full_and_healthy", f"{_share(usage)} and nothing waiting: healthy")
 
 
-def _queueing_below(numbers: Mapping[str, Number], usage: float, waiting: float, queued: int) -> Reading:
+def _queueing_below(
+    window: Window, numbers: Mapping[str, Number], usage: float, waiting: float, queued: int
+) -> Reading:
     shown = f"{_share(usage)} and {waiting:.0f} waiting"
     running = numbers["running"].value
     if queued < QUEUED_SAMPLES:
         return _say("queueing_below_the_red_line", f"{shown}: a queue of a moment so far")
+    # Requests that were sent back or ended leave room for a moment; the queue is still the full pool's.
+    highest = max(window.values(_KV)[-queued:])
+    if highest >= RED_LINE:
+        return _say("pressure", f"{shown}, and {_share(highest)} during this queue: pressure")
     if usage < IDLE:
         return _say(
             "queueing_at_low_use",

@@ -41,6 +41,28 @@ class LlamaConfig:
     windows: tuple[int | None, ...] = ()
     local_rope_theta: float | None = None
 
+    def public(self) -> dict[str, object]:
+        """The shape in the words of a config.json, as far as the KV cache depends on it."""
+        words: dict[str, object] = {
+            "model_type": "llama",
+            "architectures": ["LlamaForCausalLM"],
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocabulary_size,
+            "max_position_embeddings": self.max_positions,
+            "torch_dtype": "float32",
+        }
+        sizes = {w for w in self.windows if w is not None}
+        if len(sizes) == 1:
+            kinds = ["full_attention" if w is None else "sliding_attention" for w in self.windows]
+            words |= {"sliding_window": sizes.pop(), "layer_types": kinds, "model_type": "gemma3_text"}
+            words["architectures"] = ["Gemma3ForCausalLM"]
+        return words
+
     def window(self, layer: int) -> int | None:
         return self.windows[layer] if self.windows else None
 

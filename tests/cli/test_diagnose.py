@@ -329,7 +329,12 @@ def test_a_run_directory_is_diagnosed_by_its_own_evidence(
     assert found["read"]["requests"] == 0
     assert main(["diagnose", str(run.path)]) == 0
     assert "cause" in capsys.readouterr().out
-    beside = document(capsys, run.path, log, code=Exit.USAGE)
-    assert beside["errors"][0]["code"] == "conflict"
+    beside = document(capsys, run.path, log)
+    assert beside["read"]["lines"] > 0
+    assert any(f["evidence"][0]["source"] == str(log) for f in beside["findings"])
+    missing = document(capsys, run.path, tmp_path / "no.log", code=Exit.USAGE)
+    assert missing["errors"]
+    two = document(capsys, run.path, run.path, code=Exit.USAGE)
+    assert two["errors"][0]["code"] == "conflict"
     beside = document(capsys, run.path, "--tail", "1MiB", code=Exit.USAGE)
     assert beside["errors"][0]["code"] == "conflict"

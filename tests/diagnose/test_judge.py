@@ -299,7 +299,7 @@ def test_prefixes_that_were_still_being_computed_are_nobodys_fault() -> None:
     for r in made.records:
         family = int((r.prefix_id or "-0").split("-")[1])
         r.sent_ns = r.intended_ns = T0 + family * 10**9
-        r.first_token_ns = r.first_visible_ns = r.sent_ns + 4 * 10**8
+        r.first_token_ns = r.first_visible_ns = r.first_chunk_ns = r.sent_ns + 4 * 10**8
         r.last_token_ns = r.first_token_ns + sum(r.gaps_ns)
         r.end_ns = r.last_token_ns
     assert diagnose(replace(made, "prefix_hit_rate_ceiling", 0.74)).primary == "healthy_baseline"
@@ -392,8 +392,16 @@ def test_streams_cut_by_a_server_that_died_are_a_consequence() -> None:
     made.records += [failed(10 + i, "connect", sent_ns=None) for i in range(4)]
     made.fact("server_exit_code", -9)
     found = diagnose(made)
-    assert found.primary == "unknown"
+    assert [f.cause for f in found.findings] == ["host_oom_kill"]
+    assert primary(found).confidence == "suspected"
     assert any("signal 9" in e.text for e in primary(found).evidence)
+
+
+def test_a_server_that_ended_by_itself_was_not_killed() -> None:
+    made = healthy()
+    made.records += [failed(10 + i, "connect", sent_ns=None) for i in range(4)]
+    made.fact("server_exit_code", 1)
+    assert diagnose(made).primary == "unknown"
 
 
 @pytest.mark.parametrize("back", [True, False])
@@ -415,8 +423,17 @@ def test_an_early_role_chunk_is_told() -> None:
         assert r.sent_ns is not None
         r.first_chunk_ns = r.sent_ns + 1_000_000
     found = diagnose(made)
-    assert found.primary == "healthy_baseline"
-    assert any(o.id == "early_first_chunk" for o in found.observations)
+    assert found.primary == "stream_protocol_defect"
+    assert "carries no text" in primary(found).why
+
+
+@pytest.mark.parametrize("lead_ms", [0.0, 2.0])
+def test_a_role_chunk_that_comes_with_the_token_misleads_nobody(lead_ms: float) -> None:
+    made = healthy()
+    for r in made.records:
+        assert r.first_token_ns is not None
+        r.first_chunk_ns = r.first_token_ns - int(lead_ms * 1e6)
+    assert diagnose(made).primary == "healthy_baseline"
 
 
 # -- validity first ----------------------------------------------------------------------------

@@ -70,8 +70,12 @@ def echoing(status: int, form: str) -> Iterator[str]:
 
 
 def run_with_key(url: str, out: Path) -> Result:
+    out.mkdir(exist_ok=True)
     argv = ("run", "distinct", "--target", url, "--api-key-env", "PROBE_KEY", "--out", str(out), "-v", *SHORT)
-    return kvprobe(*argv, env={"PROBE_KEY": CANARY})
+    gates = ("--threshold", "error_rate < 1%", "--threshold", "ttft.p50 < 1s", "--abort", "ttft.p50 > 1h")
+    result = kvprobe(*argv, *gates, "--junit", str(out / "junit.xml"), env={"PROBE_KEY": CANARY})
+    assert "error_rate" in (out / "junit.xml").read_text()
+    return result
 
 
 def assert_absent(result: Result, out: Path) -> None:

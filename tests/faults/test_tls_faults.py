@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from kvprobe.load import connection
+from tests.e2e.conftest import kvprobe
 from tests.faults.client import PATIENT, client_of
-from tests.faults.kit import DONE, Exchange, chunk, playing, serve
+from tests.faults.kit import DONE, LAST_CHUNK, OK_HEAD, Exchange, answer, chunk, http_chunk, playing, serve
 
-FAULT = playing(chunk("a"), chunk(finish="stop"), DONE)
+WHOLE = (chunk("a"), chunk(finish="stop"), DONE)
+FAULT = playing(*WHOLE)
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="install openssl for certificates")
 
@@ -146,3 +149,34 @@ def test_deadlines_hold_over_tls(trusting):
         record = client.send()
     assert record.failure == "timeout_gap"
     assert record.content_chunks == 2
+
+
+def test_f3_insecure_is_recorded_in_the_run(tmp_path):
+    """A run over TLS: refused with exit 3 as long as the certificate is not known, and on record once it was
+    accepted with --insecure."""
+    models = answer(json.dumps({"object": "list", "data": [{"id": "fault"}]}).encode())
+
+    async def fault(exchange: Exchange) -> None:
+        while True:
+            request = await exchange.request()
+            if b"/v1/models" in request:
+                await exchange.send(models)
+            elif b"/completions" in request:
+                await exchange.send(OK_HEAD, *(http_chunk(event) for event in WHOLE), LAST_CHUNK)
+            else:
+                await exchange.send(answer(b"{}", status="404 Not Found"))
+
+    small = ("--set", "prompt.tokens=32", "--set", "output.tokens=4", "--set", "requests=3")
+    path = certificate(tmp_path, "IP:127.0.0.1")
+    with serve(fault, server_context(path)) as server:
+        argv = ["run", "distinct", "--target", server.url, "--json", *small, "--out", str(tmp_path / "runs")]
+        refused = kvprobe(*argv)
+        accepted = kvprobe(*argv, "--insecure")
+    assert refused.code == 3
+    assert refused.document["errors"][0]["code"] == "tls"
+    assert accepted.document["requests"]["ok"] == 3, accepted.err
+    run_dir = Path(accepted.document["run_dir"])
+    facts = [json.loads(line) for line in (run_dir / "facts.jsonl").read_text().splitlines()]
+    (target,) = [f["value"] for f in facts if f["name"] == "target"]
+    assert target["insecure"] is True
+    assert "not verified" in " ".join(accepted.document["diagnosis"]["validity"]["warnings"])

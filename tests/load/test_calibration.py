@@ -74,7 +74,8 @@ class Words:
         """Start mark, three marks for a role, one at each end, three to ask for an answer."""
         ids = [1]
         for message in messages:
-            ids += [2, {"system": 3, "user": 4, "assistant": 7}[message["role"]], 5, *self.encode(message["content"]), 6]
+            role = {"system": 3, "user": 4, "assistant": 7}[message["role"]]
+            ids += [2, role, 5, *self.encode(message["content"]), 6]
         return [*ids, 2, 7, 5]
 
 

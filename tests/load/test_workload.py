@@ -18,7 +18,19 @@ from kvprobe.load.workload_sets import Setting
 from kvprobe.load.workload_values import Length, Lognormal, format_duration, parse_duration
 from kvprobe.load.yaml_source import parse_yaml
 
-BUNDLED = ("shared_prefix", "distinct", "mixed_lengths", "timestamp_first")
+BUNDLED = (
+    "shared_prefix",
+    "distinct",
+    "mixed_lengths",
+    "timestamp_first",
+    "system_prompt_2k",
+    "rag_documents",
+    "multi_turn",
+    "long_conversation",
+    "tool_calls_reordered",
+    "burst",
+    "trace_replay",
+)
 
 GOOD = """\
 name: mine

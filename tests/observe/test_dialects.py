@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from kvprobe.observe.dialects import CANONICAL, DIALECTS, Page, read_page
+from kvprobe.observe import exposition
+from kvprobe.observe.dialects import CANONICAL, DIALECTS, Dialect, Page, read_page
+from kvprobe.observe.dialects.places import places
 from reference_server.kv.allocator import Usage
 from reference_server.metrics import Metrics
 from reference_server.state import EngineState
@@ -279,7 +285,6 @@ def test_every_memory_series_of_the_reference_server_is_read() -> None:
         "achieved_memory_bandwidth_bytes_per_second",
         "build_info",
         "cache_config_info",
-        "engine_steps",
         "kv_metadata_bytes",
         "kv_swap_blocks",
     }
@@ -308,3 +313,44 @@ def test_the_largest_free_region_of_replicas_is_no_sum() -> None:
 def test_block_size_of_engines_without_a_cache_config(page: str, block_size: str | None) -> None:
     config = read_page(page).cache_config
     assert (config and config["block_size"]) == block_size
+
+
+@given(st.sampled_from(DIALECTS), st.text(max_size=120), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_no_page_makes_it_raise(dialect: Dialect, junk: str, buckets: bool) -> None:
+    names = [name for series in dialect.series for name in series.names if not series.absolute]
+    lines = [f"{dialect.prefix}{name}{{{junk}}} 1\n{dialect.prefix}{name} {junk}\n" for name in names]
+    page = read_page(f"{dialect.prefix}x 1\n" + "".join(lines), buckets=buckets)
+    assert page.engine == dialect.engine
+    assert set(page.names).isdisjoint(page.not_exported)
+
+
+def test_ever_new_labels_do_not_fill_the_memory_and_are_counted_all() -> None:
+    seats = places(next(d for d in DIALECTS if d.engine == "vllm"), True)
+    for batch in range(4):
+        rows = range(batch * 6000, batch * 6000 + 6000)
+        page = read_page("".join(f'vllm:num_requests_running{{m="{n}"}} 1\n' for n in rows))
+        assert values(page) == {"engine.requests_running": 6000}
+        # A page is read to its end with the memory that it began with.
+        assert len(seats.begin().known) <= 8192 + 6000
+        assert exposition.remembered() <= 8192
+
+
+def test_pages_of_one_engine_that_are_read_at_once_do_not_mix() -> None:
+    """Several targets of `kvprobe watch`: a group that two threads find at once must stay one group."""
+
+    def read(start: int) -> set[float]:
+        seen = set()
+        for batch in range(start, start + 20):
+            rows = range(batch * 500, batch * 500 + 500)
+            page = read_page("".join(f'vllm:num_requests_running{{m="{n}"}} 1\n' for n in rows))
+            seen.add(values(page)["engine.requests_running"])
+        return seen
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert set.union(*pool.map(read, (10**6, 10**6, 2 * 10**6, 10**6))) == {500}
+    finally:
+        sys.setswitchinterval(switch_s)

@@ -294,6 +294,15 @@ def test_vllm_versions_by_the_names_on_the_page(names: Iterable[str], versions: 
     assert vllm(*names).version_range == versions
 
 
+def test_a_rename_is_said_with_the_name_that_a_dashboard_may_still_ask_for() -> None:
+    assert vllm(NEW_KV, NEW_ITL).renames == [
+        "gpu_cache_usage_perc absent, using kv_cache_usage_perc (vllm >= 0.12)",
+        "time_per_output_token_seconds absent, using inter_token_latency_seconds (vllm >= 0.12)",
+    ]
+    assert vllm(OLD_KV, NEW_KV).renames == []
+    assert vllm(OLD_KV).renames == ["kv_cache_usage_perc absent, using gpu_cache_usage_perc (vllm <= 0.9.1)"]
+
+
 def test_the_vllm_0_32_recordings() -> None:
     for name, queries in (("before", 0), ("after", 8304), ("after_preemption", 1454)):
         page = read_page((RECORDINGS / f"vllm_0.32_{name}.txt").read_text())

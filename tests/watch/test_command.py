@@ -22,7 +22,9 @@ import httpx
 import jsonschema
 import pytest
 
+from kvprobe.cli.main import main
 from kvprobe.watch.model import watch_schema
+from tests.observe.conftest import PageServer
 from tests.reference_server.server_process import ServerProcess
 from tests.watch.pages import vllm
 
@@ -67,9 +69,9 @@ def test_once_gives_one_document_and_shows_what_is_not_reachable(server: Any) ->
         (["http://127.0.0.1:9", "--interval", "1ms"], 2, "bad_value"),
     ],
 )
-def test_refusals(argv: list[str], code: int, problem: str) -> None:
-    got, document = once(*argv)
-    assert got == code
+def test_refusals(argv: list[str], code: int, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", *argv, "--once", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "kvprobe.error/1"
     assert document["errors"][0]["code"] == problem
     assert document["errors"][0]["fix"]
@@ -253,3 +255,28 @@ def test_the_reference_server_under_load() -> None:
     assert numbers["running"]["value"] + numbers["waiting"]["value"] <= 6
     assert 0 <= numbers["kv_usage"]["value"] <= 1
     assert numbers["process_rss_bytes"]["state"] == "not_exported"
+
+
+def test_a_target_that_hangs_does_not_hold_the_others_up(
+    server: Any, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    released = threading.Event()
+    with PageServer() as hanging:
+        hanging.answer = lambda _handler: released.wait(PATIENCE_S)
+        thread = threading.Thread(target=hanging.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            process = watching(server.url, hanging.url, "--json")
+
+            def looked_often(line: str) -> bool:
+                good, bad = json.loads(line)["targets"]
+                assert not bad["reachable"]
+                return int(good["looks"]) >= 6
+
+            read_lines(process, looked_often)
+            lines = read_lines(process, lambda line: json.loads(line)["targets"][1]["failure"] is not None)
+            assert json.loads(lines[-1])["targets"][1]["failure"]["kind"] == "timeout"
+        finally:
+            released.set()
+            hanging.shutdown()
+            thread.join()

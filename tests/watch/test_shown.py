@@ -15,6 +15,7 @@ from kvprobe.watch.model import GpuView, WatchDocument, document, watch_schema
 from kvprobe.watch.panel import page
 from kvprobe.watch.plain import lines
 from kvprobe.watch.target import WatchedTarget
+from kvprobe.watch.together import together
 from tests.watch.pages import S, vllm
 
 EVIL = "\\n\x1b[2J\x1b]0;owned\x07[bold]‮"
@@ -32,12 +33,14 @@ def watched(*texts: str | None, url: str = "http://127.0.0.1:1/metrics") -> Watc
 
 
 def shown(*targets: WatchedTarget, gpus: list[GpuView] | None = None) -> WatchDocument:
+    views = [target.view() for target in targets]
     return WatchDocument(
         t_utc="2026-11-30T10:11:12.000Z",
         interval_s=1.0,
         red_line_ratio=0.9,
         idle_line_ratio=0.3,
-        targets=[target.view() for target in targets],
+        targets=views,
+        together=together(views),
         gpus=gpus,
         gpu_note=None if gpus else "no NVML device",
     )
@@ -95,6 +98,19 @@ def test_targets_that_are_gone_are_shown_beside_those_that_answer() -> None:
     assert (gone.reachable, gone.engine) == (False, "vllm")
     assert gone.reading.text.startswith("gone for ")
     assert {number.state for number in gone.numbers.values()} == {"scrape_failed"}
+
+
+def test_replicas_together_are_averaged_and_summed_and_a_part_is_no_sum() -> None:
+    one = watched(*[vllm(running=8, waiting=3, kv=0.9)] * 2)
+    two = watched(*[vllm(running=2, waiting=0, kv=0.5)] * 2)
+    told = lines(shown(one, two))[-1]
+    assert told == (
+        "10:11:12 all: 2 of 2 answer, 10 running, 3 waiting, KV use 70.0 % on average, 90.0 % at most"
+    )
+    assert (
+        "all: 1 of 2 answer, ? running, ? waiting, KV use 90.0 % on average" in lines(shown(one, NEVER))[-1]
+    )
+    assert shown(one).together is None
 
 
 def test_a_page_that_comes_back_counts_on() -> None:

@@ -31,6 +31,23 @@ def test_one_of_two_engines_restarts() -> None:
     assert looks.restarted_s_ago() == 1
 
 
+def test_a_restart_is_seen_behind_a_sum_that_grows() -> None:
+    old, new = [("1", 900.0), ("+Inf", 900.0)], [("1", 4.0), ("+Inf", 4.0)]
+    busy = [("1", 100.0), ("+Inf", 100.0)]
+    looks = window(
+        [
+            vllm("0", made=100, ttft=busy) + vllm("1", made=200, ttft=old),
+            vllm("0", made=900, ttft=busy) + vllm("1", made=10, ttft=new),
+        ]
+    )
+    assert looks.restarted_s_ago() == 0
+    grown = looks.growth("engine.generation_tokens_total")
+    assert grown is not None
+    assert grown[0].value == 800 + 10
+    # 104 observations would be the sum of both lives: nothing is said instead.
+    assert looks.quantile("engine.ttft_seconds", 0.5) == (None, 0)
+
+
 def test_percentiles_come_from_what_a_histogram_took_in() -> None:
     old = [("0.1", 1000.0), ("0.5", 1000.0), ("+Inf", 1000.0)]
     new = [("0.1", 1000.0), ("0.5", 1008.0), ("+Inf", 1010.0)]
@@ -120,3 +137,12 @@ def test_the_window_forgets_what_is_old_and_keeps_a_few() -> None:
     for minute in range(2, 9):
         looks.add(minute * 60 * S, read_page(vllm(kv=0.1)))
     assert len(looks) == MIN_LOOKS
+
+
+def test_the_size_of_the_pool_is_the_engines_own_word_first() -> None:
+    info = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"%s} 1\n'
+    assert numbers([info % ""])["kv_pool_tokens"].value == 1600
+    assert numbers([info % ',kv_cache_size_tokens="1584"'])["kv_pool_tokens"].value == 1584
+    assert numbers([info % ',kv_cache_size_tokens="None"'])["kv_pool_tokens"].value == 1600
+    hostile = 'vllm:cache_config_info{block_size="\u0664",num_gpu_blocks="-1"} 1\n'
+    assert numbers([hostile])["kv_pool_tokens"].state == "not_exported"

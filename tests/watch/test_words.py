@@ -79,6 +79,15 @@ def test_one_full_engine_is_not_hidden_by_the_mean() -> None:
     )
 
 
+def test_a_queue_that_began_at_a_full_pool_is_its_even_when_room_shows_for_a_moment() -> None:
+    """vLLM under preemption, as it was recorded: running falls, waiting rises, use falls with them."""
+    steps = ((1, 0, 0.14), (7, 9, 1.0), (6, 10, 0.98), (5, 11, 0.92), (4, 12, 0.82))
+    pages = [vllm(running=r, waiting=w, kv=k) for r, w, k in steps]
+    assert says(pages).text == "82 % and 12 waiting, and 100 % during this queue: pressure"
+    ended = [*pages, vllm(running=4, waiting=0, kv=0.82), *[vllm(running=4, waiting=2, kv=0.82)] * 2]
+    assert says(ended).id == "queueing_below_the_red_line"
+
+
 def test_a_restart_is_said_before_anything_else_and_is_no_falling_throughput() -> None:
     pages = [vllm(running=8, waiting=3, kv=0.97, made=m) for m in (5000, 5100, 20)]
     assert says(pages).id == "restarted"

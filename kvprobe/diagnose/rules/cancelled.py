@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from kvprobe.diagnose.flight import in_flight
+from kvprobe.summary.flight import in_flight
 from kvprobe.diagnose.model import Evidence, Finding
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvprobe.diagnose.flight import fewest_holding, holders
 from kvprobe.diagnose.model import Evidence, Observation, Quantity
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
+from kvprobe.diagnose.rules.held import who_held_it
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
+from kvprobe.summary.flight import fewest_holding, holders
 from kvprobe.summary.units import figures, percent, plural, whole
 
 PREEMPTIONS = "engine.preemptions_total"
@@ -69,6 +70,7 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
                 readings_at_red_line=(len(high), "count"),
             ),
             *_signs(preempted.value if preempted else None, queued if waiting else None),
+            *who_held_it(view),
         ],
         check_first=["how many requests of this length the pool holds at once, against the users"],
         remedy=["a larger KV pool, or a limit on concurrent sequences that the pool can hold"],
@@ -122,6 +124,7 @@ def _too_long(view: View, few: FewLong, high: int, preemptions: float, queued: i
                 kv_pool=(pool, "tokens"),
             ),
             *_signs(preemptions, queued),
+            *who_held_it(view),
         ],
         check_first=["bytes per token, the sum of active tokens, and the context limit"],
         remedy=[

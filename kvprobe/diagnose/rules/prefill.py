@@ -20,22 +20,26 @@ PROMPTS, GENERATED = "engine.prompt_tokens_total", "engine.generation_tokens_tot
 EXCESS = 0.3
 MIN_EXCESS_TOKENS = 1000
 PREFILL_SHARE = 0.5
+"""Of what is not waiting in the queue (a queue can come of slow prefill) ..."""
+LEAST_SHARE = 0.2
+"""... and of TTFT as a whole."""
 
 
 def prefill_twice(view: View) -> Outcome:
     """Needs: far more tokens through the model than the work needed, and a TTFT that is prefill. Refuted by
     preemptions (their tokens are computed again), aborted prompts, or a queue that makes up the wait."""
     told = [view.increase(name) for name in (FORWARD, PROMPTS, GENERATED)]
-    if any(t is None or t.resets for t in told):
+    grown = [t.value for t in told if t is not None and not t.resets]
+    if len(grown) < len(told):
         return Outcome()
-    forward, prompts, generated = (t.value for t in told if t is not None)
+    forward, prompts, generated = grown
     hits = view.increase(activity.PREFIX_HITS)
     needed = prompts - (hits.value if hits else 0.0) + generated + _again(view)
     excess = forward - needed
     if needed <= 0 or excess < max(EXCESS * needed, MIN_EXCESS_TOKENS):
         return Outcome()
     prefill, waited = _prefill_share(view), waiting_share(view)
-    if prefill is None or prefill < PREFILL_SHARE * (1.0 - (waited or 0.0)):
+    if prefill is None or prefill < max(PREFILL_SHARE * (1.0 - (waited or 0.0)), LEAST_SHARE):
         return Outcome()
     queue = f", {percent(waited)} the queue" if waited is not None else ""
     found = finding(

@@ -25,6 +25,7 @@ from kvprobe.diagnose.rules.prefix_facts import (
     hit_evidence,
 )
 from kvprobe.diagnose.rules.prefix_layout import layout_unstable
+from kvprobe.diagnose.rules.prefix_reordered import reordered
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.memory import whole as label_number
@@ -36,7 +37,7 @@ SUBSTANTIAL = 0.10
 
 def prefix_row(view: View) -> Outcome:
     """At most one candidate for each cause, the more specific first."""
-    rules = (caching_off, layout_unstable, block_granularity, *_WHAT_ELSE)
+    rules = (caching_off, layout_unstable, reordered, block_granularity, *_WHAT_ELSE)
     outcome = Outcome()
     for rule in rules:
         # The last rules ask "what else?": they speak only if nothing before them did.

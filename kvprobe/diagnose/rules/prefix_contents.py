@@ -88,9 +88,10 @@ def keys_split(view: View) -> Candidate | None:
     return prefix_candidate(
         "prefix_disabled_by_request",
         "likely",
-        f"No prompt token came from the cache where {percent(reach)} could, and nothing was evicted: it ended "
-        f"up with {whole(at_end)} tokens although only {whole(distinct)} of those sent and generated are "
-        "distinct. It keeps equal prefixes apart, as with a salt, a tenant or an adapter that is part of the key.",
+        f"No prompt token came from the cache where {percent(reach)} could, and nothing was evicted: it "
+        f"ended up with {whole(at_end)} tokens although only {whole(distinct)} of those sent and generated "
+        "are distinct. It keeps equal prefixes apart, as with a salt, a tenant or an adapter that is part of "
+        "the key.",
         [
             hit_evidence(view),
             evidence(

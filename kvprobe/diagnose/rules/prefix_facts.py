@@ -26,7 +26,8 @@ def ceiling_of(view: View) -> float:
 
 def could_share(view: View) -> float:
     """The best hit rate that these prompts could have, in whichever order their parts stand."""
-    return max(ceiling_of(view), view.summary.layout.ceiling_if_moved or 0.0)
+    layout = view.summary.layout
+    return max(ceiling_of(view), layout.ceiling_if_moved or 0.0, layout.ceiling_if_ordered or 0.0)
 
 
 def engine_says_off(view: View) -> bool | None:

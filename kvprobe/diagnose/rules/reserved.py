@@ -34,8 +34,8 @@ def reserved_unused(view: View) -> Outcome:
     found = finding(
         "reservation_policy_waste",
         "certain" if queued >= 2 else "likely",
-        f"{percent(share)} of the KV memory that requests held was reserved and empty (up to {size(most)}) in "
-        f"{plural(len(tight), 'reading')} with {percent(TIGHT)} or more of the pool taken{while_waiting}.",
+        f"{percent(share)} of the KV memory that requests held was reserved and empty (up to {size(most)}) "
+        f"in {plural(len(tight), 'reading')} with {percent(TIGHT)} or more of the pool taken{while_waiting}.",
         [
             evidence(
                 f"{RESERVED} / {USED}",

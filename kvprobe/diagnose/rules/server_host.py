@@ -145,8 +145,9 @@ def killed(view: View) -> Candidate | None:
     found = finding(
         "host_oom_kill",
         "suspected",
-        "The server's process was ended by SIGKILL in the middle of the load, without a word of its own, as "
-        f"when the host or a container's limit runs out of memory; the signal does not say who sent it.{room}",
+        "The server's process was ended by SIGKILL in the middle of the load, without a word of its own, "
+        "as when the host or a container's limit runs out of memory; the signal does not say who sent "
+        f"it.{room}",
         [
             evidence("server process", "ended by signal 9 (exit code 137 in a container)", signal=(9, None)),
             evidence(

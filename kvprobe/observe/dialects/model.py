@@ -40,6 +40,8 @@ class Series:
     labels: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     absolute: bool = False
+    renamed: bool = False
+    """The names are one series under its names of several versions, not several that tell the same."""
     is_ratio: bool = field(init=False)
     """A share between 0 and 1."""
 
@@ -87,6 +89,8 @@ class Page:
     names: dict[str, str] = field(default_factory=dict)
     doubts: dict[str, str] = field(default_factory=dict)
     """Canonical series -> why its number was not believed (a ratio outside 0-1); it reads NaN then."""
+    renames: list[str] = field(default_factory=list)
+    """Where an engine has renamed a series: the name that a dashboard may still ask for, and the one here."""
     damaged: int = 0
 
     def look(self, canonical: str, **labels: str) -> float | Absent:

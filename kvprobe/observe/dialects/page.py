@@ -30,6 +30,7 @@ def read_page(text: str, *, buckets: bool = True) -> Page:
     _fill_readings(page, hits)
     _fill_derived(page)
     _fill_info(page, dialect, exposition)
+    _fill_versions(page, dialect, exposition)
     declared = {t.series.canonical for name in exposition.declared for t in seats.targets.get(name, ())}
     page.not_exported = [name for name in CANONICAL if name not in page.names and name not in declared]
     return page
@@ -48,8 +49,9 @@ def _hits(exposition: Exposition, seats: Places) -> list[tuple[Place, float]]:
     """The samples that some series wants, by the preferred name of each. One that stands twice on the page
     counts once, the last one."""
     unique: dict[Place, float] = {}
+    memory = seats.begin()
     for name, labels, value in exposition.samples:
-        for place in seats.of(name, labels):
+        for place in seats.of(memory, name, labels):
             unique[place] = value
     best: dict[str, int] = {}
     for place in unique:
@@ -126,9 +128,6 @@ def _fill_derived(page: Page) -> None:
 
 
 def _fill_info(page: Page, dialect: Dialect, exposition: Exposition) -> None:
-    if dialect.version_range is not None:
-        seen = {*exposition.declared, *(name for name, _, _ in exposition.samples)}
-        page.version_range = dialect.version_range({base_name(name) for name in seen})
     for name, labels, _ in exposition.samples:
         if dialect.cache_config and name == dialect.prefix + dialect.cache_config:
             # Data-parallel engines tell the same configuration: the first stands for all.
@@ -137,6 +136,23 @@ def _fill_info(page: Page, dialect: Dialect, exposition: Exposition) -> None:
             page.version = page.version or labels.get("version")
     if page.cache_config is None:
         page.cache_config = _config_of_gauges(page, dialect) or None
+
+
+def _fill_versions(page: Page, dialect: Dialect, exposition: Exposition) -> None:
+    """The versions that the names allow, and `gpu_cache_usage_perc absent, using kv_cache_usage_perc
+    (vllm >= 0.12)` for whoever's dashboard still asks for the other name."""
+    if dialect.version_range is None:
+        return
+    wire = {*exposition.declared, *(name for name, _, _ in exposition.samples)}
+    seen = {base_name(name) for name in wire}
+    page.version_range = dialect.version_range(seen)
+    of = f"{page.engine} {page.version_range}" if page.version_range else page.engine
+    for series in dialect.series:
+        if series.renamed and series.canonical in page.names:
+            using = base_name(page.names[series.canonical]).removeprefix(dialect.prefix)
+            absent = [name for name in series.names if dialect.prefix + name not in seen]
+            if absent:
+                page.renames.append(f"{', '.join(absent)} absent, using {using} ({of})")
 
 
 def _config_of_gauges(page: Page, dialect: Dialect) -> dict[str, str]:

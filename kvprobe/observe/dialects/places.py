@@ -11,8 +11,8 @@ from kvprobe.observe.dialects.model import Dialect, Series
 from kvprobe.observe.exposition import Labels
 
 _MOST = 8192
-"""Samples that are remembered; a page of more, or ever new labels, begins anew."""
-_ENGINE_LABELS = ("engine", "engine_id", "dp_rank", "engine_index")
+"""Samples that are remembered from page to page; after that the next page begins anew."""
+_ENGINE_LABELS = ("engine_id", "dp_rank", "engine_index")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Target:
     suffix: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: a page makes a thousand of them
 class Group:
     """One canonical reading: the samples of a group are put together."""
 
@@ -33,13 +33,27 @@ class Group:
     labels: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Place:
     """One sample's seat in its group; a sample that stands twice on a page has one place."""
 
     target: Target
     group: Group
     engine: str
+
+
+class Memory:
+    """What is known of the samples of earlier pages.
+
+    Several pages may be read at once, in threads: each keeps the memory that it began with, and what two
+    find at the same moment becomes one object (`dict.setdefault` is atomic). Else the samples of one group
+    would fall into two.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, int], tuple[Labels, tuple[Place, ...]]] = {}
+        self.places: dict[tuple[int, str, frozenset[tuple[str, str]]], Place] = {}
+        self.groups: dict[tuple[object, ...], Group] = {}
 
 
 class Places:
@@ -49,35 +63,51 @@ class Places:
         self.targets = _targets(dialect, buckets)
         infos = (dialect.prefix + name for name in (dialect.cache_config, dialect.build_info) if name)
         self.wanted = frozenset((*self.targets, *infos))
-        self._known: dict[tuple[str, int], tuple[Labels, tuple[Place, ...]]] = {}
-        self._places: dict[tuple[int, str, frozenset[tuple[str, str]]], Place] = {}
-        self._groups: dict[tuple[str, frozenset[tuple[str, str]]], Group] = {}
+        self._memory = Memory()
 
-    def of(self, name: str, labels: Labels) -> tuple[Place, ...]:
+    def begin(self) -> Memory:
+        """The memory for one page; a full one is left to whoever still reads with it."""
+        if len(self._memory.known) >= _MOST:
+            self._memory = Memory()
+        return self._memory
+
+    def of(self, memory: Memory, name: str, labels: Labels) -> tuple[Place, ...]:
         """The places of a sample. The labels are held, so their address is theirs alone."""
-        known = self._known.get((name, id(labels)))
+        known = memory.known.get((name, id(labels)))
         if known is not None and known[0] is labels:
             return known[1]
-        if len(self._known) >= _MOST:
-            self._known, self._places, self._groups = {}, {}, {}
-        places = tuple(
-            self._place(number, name, target, labels)
-            for number, target in enumerate(self.targets.get(name, ()))
-            if all(labels.get(key) == wanted for key, wanted in target.series.where.items())
-        )
-        self._known[(name, id(labels))] = (labels, places)
+        targets = self.targets.get(name, ())
+        if len(targets) == 1 and not targets[0].series.where:
+            places: tuple[Place, ...] = (_place(memory, 0, name, targets[0], labels),)
+        else:
+            places = tuple(
+                _place(memory, number, name, target, labels)
+                for number, target in enumerate(targets)
+                if all(labels.get(key) == wanted for key, wanted in target.series.where.items())
+            )
+        memory.known[(name, id(labels))] = (labels, places)
         return places
 
-    def _place(self, number: int, name: str, target: Target, labels: Labels) -> Place:
-        key = (number, name, frozenset(labels.items()))
-        if key not in self._places:
-            kept = _kept_labels(target, labels)
-            group_key = (target.series.canonical + target.suffix, frozenset(kept.items()))
-            if group_key not in self._groups:
-                self._groups[group_key] = Group(target.series, group_key[0], dict(sorted(kept.items())))
+
+def _place(memory: Memory, number: int, name: str, target: Target, labels: Labels) -> Place:
+    key = (number, name, frozenset(labels.items()))
+    place = memory.places.get(key)
+    if place is None:
+        engine = labels.get("engine")
+        if engine is None:
             engine = next((labels[label] for label in _ENGINE_LABELS if label in labels), "")
-            self._places[key] = Place(target, self._groups[group_key], engine)
-        return self._places[key]
+        place = memory.places.setdefault(key, Place(target, _group(memory, target, labels), engine))
+    return place
+
+
+def _group(memory: Memory, target: Target, labels: Labels) -> Group:
+    kept = _kept_labels(target, labels)
+    key = (target.series.canonical, target.suffix, *kept.items())
+    group = memory.groups.get(key)
+    if group is None:
+        metric = target.series.canonical + target.suffix
+        group = memory.groups.setdefault(key, Group(target.series, metric, dict(sorted(kept.items()))))
+    return group
 
 
 @cache
@@ -106,7 +136,10 @@ def _targets(dialect: Dialect, buckets: bool) -> Mapping[str, tuple[Target, ...]
 
 
 def _kept_labels(target: Target, labels: Labels) -> dict[str, str]:
-    kept = {ours: labels[theirs] for theirs, ours in target.series.labels.items() if theirs in labels}
+    kept: dict[str, str] = {}
+    for theirs, ours in target.series.labels.items():  # in the order of the series, whatever the page's
+        if theirs in labels:
+            kept[ours] = labels[theirs]
     if target.suffix == "_bucket":
         kept["le"] = labels.get("le", "")
     return kept

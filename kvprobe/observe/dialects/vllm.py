@@ -14,7 +14,6 @@ from kvprobe.observe.dialects.common import (
     counters,
     finished,
     histograms,
-    usage,
 )
 from kvprobe.observe.dialects.model import Dialect, Series
 
@@ -24,11 +23,24 @@ CORE = (
     Series(
         "engine.requests_waiting_by_reason", ("num_requests_waiting_by_reason",), labels={"reason": "reason"}
     ),
-    usage("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     Series(
-        "engine.prefix_queries_tokens_total", ("prefix_cache_queries", "gpu_prefix_cache_queries"), "counter"
+        "engine.kv_usage_ratio",
+        ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+        over_label_sets="mean",
+        renamed=True,
     ),
-    Series("engine.prefix_hits_tokens_total", ("prefix_cache_hits", "gpu_prefix_cache_hits"), "counter"),
+    Series(
+        "engine.prefix_queries_tokens_total",
+        ("prefix_cache_queries", "gpu_prefix_cache_queries"),
+        "counter",
+        renamed=True,
+    ),
+    Series(
+        "engine.prefix_hits_tokens_total",
+        ("prefix_cache_hits", "gpu_prefix_cache_hits"),
+        "counter",
+        renamed=True,
+    ),
     *counters(
         external_prefix_queries_tokens="external_prefix_cache_queries",
         external_prefix_hits_tokens="external_prefix_cache_hits",
@@ -40,7 +52,10 @@ CORE = (
     finished("request_success"),
     TTFT,
     Series(
-        "engine.itl_seconds", ("inter_token_latency_seconds", "time_per_output_token_seconds"), "histogram"
+        "engine.itl_seconds",
+        ("inter_token_latency_seconds", "time_per_output_token_seconds"),
+        "histogram",
+        renamed=True,
     ),
     E2E,
     QUEUE,

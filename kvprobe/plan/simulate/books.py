@@ -15,88 +15,70 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Counters in `Sim.n`.
+# Counters and configuration, `Sim.n`.
 (
     FREE, AVAIL, USED, CACHED, EVICTED, PIECE_TOP, PIECE_FREE, HOLD_TOP, HOLD_FREE,
     RUN, NDEC, DEC, CTX, PREFILL, HEAD, RHEAD, RTAIL, STACK, STAMP, HEAP, BLOCKED, PREEMPTED_NOW,
     NWORK, NEXT, ROWS, LAST, SLOT_TOP, SLOT_FREE, PREEMPTIONS, STEPS, EVENTS, FAILED, RECOMPUTED,
     SWAPPED, SWAP_OUT, SWAP_IN, QUERIED, HIT, PEAK_USED, PEAK_RUN, SNAPS, SNAP_SEEN, BINS, REFUSALS,
-    CTX_WORK, PAIRS, TOK_WORK, FINISHED, GENERATED, REMAINING, RETRACTIONS, PEAK_TABLE, TABLE_NOW,
-    NUM_COUNTERS,
-) = range(54)  # fmt: skip
+    CTX_WORK, PAIRS, TOK_WORK, FINISHED, GENERATED, REMAINING, PEAK_TABLE, TABLE_NOW,
+    C_TOTAL, C_BLOCK, C_TRACE_BLOCK, C_BUDGET, C_SEQS, C_CACHING, C_RESERVE, C_REGION, C_SWAP, C_TOUCH,
+    C_FULL, C_WATERMARK, C_SGLANG, C_MAX_TOKENS, C_WEIGHT, NUM_INTS,
+) = range(68)  # fmt: skip
 
-# Floats in `Sim.f`.
+# Time, integrals over time, and the cost of a step in seconds, `Sim.f`.
 (
     NOW, INT_D, BUSY, S_RUN, S_USED, S_STORED, S_CACHED, SNAP_GAP, SNAP_LAST, BIN_WIDTH, RATIO, S_TABLE,
-    NUM_FLOATS,
-) = range(13)  # fmt: skip
+    K_FIXED, K_TOKEN, K_KV, K_PAIR, K_ROOFLINE, NUM_FLOATS,
+) = range(18)  # fmt: skip
 
-# Configuration in `Sim.conf`.
-(
-    C_TOTAL, C_BLOCK, C_TRACE_BLOCK, C_BUDGET, C_SEQS, C_CACHING, C_RESERVE, C_REGION, C_SWAP, C_TOUCH,
-    C_FULL, C_WATERMARK, C_SGLANG, C_MAX_TOKENS, NUM_CONF,
-) = range(15)  # fmt: skip
+# Rows of `Sim.p`, a column a piece; column 0 is both ends of the queue.
+P_START, P_COUNT, P_REF, P_BEFORE, P_AFTER, P_CONT, P_BACK, P_SAME, P_KEY, NUM_PIECE = range(10)
+# Rows of `Sim.index`, open addressing: the key of a content, its oldest piece.
+I_KEY, I_FIRST = range(2)
+# Rows of `Sim.h`: what requests hold, a list for each.
+H_PIECE, H_BLOCKS, H_OWN, H_NEXT, NUM_HOLD = range(5)
+# Rows of `Sim.lists`: a heap of the decoders' ends, the preempted, the prompts of the step.
+L_HEAP_AT, L_HEAP_MARK, L_HEAP_SLOT, L_STACK, L_WORK_SLOT, L_WORK_COUNT, NUM_LISTS = range(7)
 
-# Cost of a step in `Sim.cost`, seconds.
-(K_FIXED, K_TOKEN, K_KV, K_PAIR, K_ROOFLINE, NUM_COST) = range(6)
-
-# Fields of a slot (a request that is active, or the next one to be) in `Sim.s`.
+# Rows of `Sim.s` and `Sim.sf`, a column a slot: a request that is active, or the next one to be.
 (
     ROW, IN, OUT, GEN, COMPUTED, D0, MARK, KEYS, IDS, PREV, NEXTSLOT, STATE, HOLDS, TABLE, LOOSE, RESERVED,
-    STUCK, PARKED, PARKED_BLOCKS, LOST, NUM_FIELDS,
-) = range(21)  # fmt: skip
-(ARRIVED, SINCE, INT_D0, HELD, NUM_SLOT_FLOATS) = range(5)
+    STUCK, PARKED, PARKED_BLOCKS, LOST, EXTRA, NUM_FIELDS,
+) = range(22)  # fmt: skip
+ARRIVED, SINCE, INT_D0, HELD, NUM_SLOT_FLOATS = range(5)
 
 S_FREE, S_WAITING, S_PREFILL, S_DECODE = range(4)
 
-# Columns of a row in `Sim.rows`, and of its results.
-(R_INDEX, R_IN, R_OUT, R_KEYS, R_IDS, NUM_ROW) = range(6)
-(O_STATUS, O_HIT, O_PREEMPTED, NUM_OUT) = range(4)
-(F_QUEUE, F_TTFT, F_E2E, F_HELD, NUM_OUT_FLOATS) = range(5)
+# Columns of `Sim.rows`, the trace, and of `Sim.out`, what became of each row.
+R_INDEX, R_IN, R_OUT, R_KEYS, R_IDS, R_EXTRA, NUM_ROW = range(7)
+O_STATUS, O_HIT, O_PREEMPTED, O_QUEUE, O_TTFT, O_E2E, O_HELD, NUM_OUT = range(8)
 PENDING, OK, REFUSED, FAILED_ROW = range(4)
 
 SNAP_HOLDERS = 8
 MAX_SNAPS = 128
-(N_KIND, N_AVAIL, N_WANTED, N_RUNNING, N_FOR, N_FIRST) = range(6)
-"""A snapshot's numbers; then for each holder row, tokens, blocks."""
+N_AT, N_KIND, N_AVAIL, N_WANTED, N_RUNNING, N_FOR, N_FIRST = range(7)
+"""Columns of a snapshot; then for each holder row (-1: none), tokens, blocks, age in seconds."""
 PREEMPTION, ADMISSION = 1, 2
 MAX_BINS = 512
-(B_TIME, B_RUN, B_USED, B_STORED, B_MAX_RUN, B_MAX_USED, B_PREEMPTED, NUM_BIN) = range(8)
+B_TIME, B_RUN, B_USED, B_STORED, B_MAX_RUN, B_MAX_USED, B_PREEMPTED, NUM_BIN = range(8)
 
 
 class Sim(NamedTuple):
-    """All state of one simulated server. Arrays that are indexed by piece have 0 as the queue's ends."""
+    """All state of one simulated server, in few arrays: each is unpacked at each call while compiling."""
 
     n: Ints
     f: Floats
-    conf: Ints
-    cost: Floats
-    start: Ints
-    count: Ints
-    ref: Ints
-    qprev: Ints
-    qnext: Ints
-    cont: Ints
-    back: Ints
-    same: Ints
-    key: Ints
-    mkey: Ints
-    mval: Ints
-    hpiece: Ints
-    hlen: Ints
-    hown: Ints
-    hnext: Ints
+    p: Ints
+    index: Ints
+    h: Ints
+    lists: Ints
     s: Ints
     sf: Floats
     phase: Ints
-    heap: Ints
-    stack: Ints
-    work: Ints
     rows: Ints
     times: Floats
     keys: Ints
-    out: Ints
-    outf: NDArray[np.float32]
-    snap: Ints
-    snapf: Floats
+    out: NDArray[np.float32]
+    snap: Floats
     bins: Floats

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import util
+from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,6 +19,8 @@ SWITCH = "KVPROBE_COMPILE"
 """Environment variable: 0 never compiles, 1 always; else by the length of the trace."""
 WORTH_ROWS = 3_000
 """Below, plain Python is done before numba is loaded."""
+WORTH_COMPILING_ROWS = 40_000
+"""Below, it is done before numba has compiled, where that was not done before on this machine."""
 
 _chosen: list[bool] = []
 
@@ -29,7 +32,8 @@ def choose(rows: int | None) -> bool:
     """
     if not _chosen:
         wish = os.environ.get(SWITCH, "")
-        wanted = wish == "1" or (wish != "0" and (rows is None or rows >= WORTH_ROWS))
+        least = WORTH_ROWS if is_cached() else WORTH_COMPILING_ROWS
+        wanted = wish == "1" or (wish != "0" and (rows is None or rows >= least))
         _chosen.append(wanted and available())
     return _chosen[0]
 
@@ -37,6 +41,11 @@ def choose(rows: int | None) -> bool:
 def available() -> bool:
     """Whether numba is installed."""
     return util.find_spec("numba") is not None
+
+
+def is_cached() -> bool:
+    """Whether numba has left the compiled kernel beside its source (a guess: another version may have)."""
+    return any((Path(__file__).parent / "__pycache__").glob("steps.advance-*.nbi"))
 
 
 def is_compiled() -> bool:
@@ -50,5 +59,5 @@ def jit(function: F) -> F:
         return function
     from numba import njit
 
-    compiled: F = njit(cache=True)(function)
+    compiled: F = njit(cache=True, error_model="numpy")(function)
     return compiled

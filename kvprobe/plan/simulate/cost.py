@@ -36,11 +36,14 @@ class StepCost:
     notes: tuple[str, ...] = ()
 
 
-UNIT = StepCost(
-    fixed_s=1.0,
-    token_s=0.0,
-    source="steps",
-    notes=("time is counted in scheduler steps of one second each: give --fit RUN or --gpu NAME",),
+ASSUMED = StepCost(
+    fixed_s=0.02,
+    token_s=40e-6,
+    source="assumed",
+    notes=(
+        "20 ms a step and 40 us a token are no more than an order of magnitude (an 8B model on one large GPU): "
+        "times, and how many requests are there at once, follow from them; give --fit RUN or --gpu NAME",
+    ),
 )
 """Where nothing is known of the machine."""
 

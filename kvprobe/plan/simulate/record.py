@@ -1,4 +1,4 @@
-"""What the kernel writes down: integrals over time, a bounded time line, who held the pool when it ran out."""
+"""What the kernel writes down: integrals over time, a bounded time line, who held the pool as it ran out."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from kvprobe.plan.simulate.books import (
     BINS,
     BUSY,
     C_BLOCK,
+    C_WEIGHT,
     CACHED,
     COMPUTED,
     D0,
     DEC,
+    EXTRA,
     MAX_BINS,
     MAX_SNAPS,
+    N_AT,
     N_AVAIL,
     N_FIRST,
     N_FOR,
@@ -66,10 +69,19 @@ def computed_now(m: Sim, slot: int) -> int:
 
 
 @jit
+def blocks_of(m: Sim, slot: int, tokens: int) -> int:
+    """Blocks that a request needs for its first `tokens` tokens.
+
+    One for each begun block of tokens and group of layers that grows, and what its other groups take.
+    """
+    size = m.n[C_BLOCK]
+    return (tokens + size - 1) // size * m.n[C_WEIGHT] + m.s[EXTRA, slot]
+
+
+@jit
 def held_blocks(m: Sim, slot: int) -> int:
     """Blocks in a request's table between two steps."""
-    size = m.conf[C_BLOCK]
-    return max((computed_now(m, slot) + size - 1) // size, m.s[RESERVED, slot])
+    return max(blocks_of(m, slot, computed_now(m, slot)), m.s[RESERVED, slot])
 
 
 @jit
@@ -122,7 +134,7 @@ def _bin(m: Sim, at: float) -> int:
 def _join_bins(m: Sim, row: int) -> None:
     for column in range(NUM_BIN):
         a, b = m.bins[2 * row, column], m.bins[2 * row + 1, column]
-        greater = column == B_MAX_RUN or column == B_MAX_USED
+        greater = column in (B_MAX_RUN, B_MAX_USED)
         m.bins[row, column] = max(a, b) if greater else a + b
 
 
@@ -142,9 +154,9 @@ def snapshot(m: Sim, kind: int, wanted: int, wants: int) -> None:
     f[SNAP_LAST] = f[NOW]
     m.snap[at, N_KIND], m.snap[at, N_AVAIL] = kind, n[AVAIL]
     m.snap[at, N_WANTED], m.snap[at, N_RUNNING], m.snap[at, N_FOR] = wanted, n[RUN], wants
-    m.snapf[at, 0] = f[NOW]
+    m.snap[at, N_AT] = f[NOW]
     for place in range(SNAP_HOLDERS):
-        m.snap[at, N_FIRST + 3 * place] = -1
+        m.snap[at, N_FIRST + 4 * place] = -1
     slot = n[RHEAD]
     while slot >= 0:
         _enter(m, at, slot)
@@ -157,19 +169,18 @@ def _enter(m: Sim, at: int, slot: int) -> None:
     blocks = held_blocks(m, slot)
     place = SNAP_HOLDERS
     while place > 0:
-        above = N_FIRST + 3 * (place - 1)
+        above = N_FIRST + 4 * (place - 1)
         if m.snap[at, above] >= 0 and m.snap[at, above + 2] >= blocks:
             break
         if place < SNAP_HOLDERS:
-            for column in range(3):
-                m.snap[at, above + 3 + column] = m.snap[at, above + column]
-            m.snapf[at, place + 1] = m.snapf[at, place]
+            for column in range(4):
+                m.snap[at, above + 4 + column] = m.snap[at, above + column]
         place -= 1
     if place < SNAP_HOLDERS:
-        here = N_FIRST + 3 * place
+        here = N_FIRST + 4 * place
         m.snap[at, here], m.snap[at, here + 1] = m.s[ROW, slot], computed_now(m, slot)
         m.snap[at, here + 2] = blocks
-        m.snapf[at, place + 1] = m.f[NOW] - m.sf[ARRIVED, slot]
+        m.snap[at, here + 3] = m.f[NOW] - m.sf[ARRIVED, slot]
 
 
 @jit
@@ -179,9 +190,7 @@ def _thin_out(m: Sim) -> None:
     for at in range(kept):
         for column in range(m.snap.shape[1]):
             m.snap[at, column] = m.snap[2 * at, column]
-        for column in range(m.snapf.shape[1]):
-            m.snapf[at, column] = m.snapf[2 * at, column]
     m.n[SNAPS] = kept
-    span = m.snapf[kept - 1, 0] - m.snapf[0, 0]
+    span = m.snap[kept - 1, N_AT] - m.snap[0, N_AT]
     m.f[SNAP_GAP] = max(2 * m.f[SNAP_GAP], span / kept, 1e-6)
-    m.f[SNAP_LAST] = m.snapf[kept - 1, 0]
+    m.f[SNAP_LAST] = m.snap[kept - 1, N_AT]

@@ -9,11 +9,11 @@ them begin a block at a step, by its count modulo the block size.
 from __future__ import annotations
 
 from kvprobe.plan.simulate.books import (
+    ADMISSION,
     ARRIVED,
     AVAIL,
     BLOCKED,
     C_BLOCK,
-    C_BUDGET,
     C_CACHING,
     C_FULL,
     C_MAX_TOKENS,
@@ -24,12 +24,12 @@ from kvprobe.plan.simulate.books import (
     C_SWAP,
     C_TOUCH,
     C_WATERMARK,
+    C_WEIGHT,
     COMPUTED,
     CTX,
     D0,
     DEC,
-    F_HELD,
-    F_QUEUE,
+    EXTRA,
     FAILED,
     FAILED_ROW,
     GEN,
@@ -42,6 +42,9 @@ from kvprobe.plan.simulate.books import (
     INT_D,
     INT_D0,
     KEYS,
+    L_STACK,
+    L_WORK_COUNT,
+    L_WORK_SLOT,
     LOOSE,
     LOST,
     MARK,
@@ -50,17 +53,21 @@ from kvprobe.plan.simulate.books import (
     NEXTSLOT,
     NOW,
     NWORK,
+    O_HELD,
     O_HIT,
     O_PREEMPTED,
+    O_QUEUE,
     O_STATUS,
     OUT,
     PARKED,
     PARKED_BLOCKS,
     PREEMPTED_NOW,
+    PREEMPTION,
     PREEMPTIONS,
     PREFILL,
     PREV,
     QUERIED,
+    R_EXTRA,
     R_IDS,
     R_IN,
     R_INDEX,
@@ -92,13 +99,11 @@ from kvprobe.plan.simulate.books import (
     SWAPPED,
     TABLE,
     TABLE_NOW,
-    ADMISSION,
-    PREEMPTION,
     Sim,
 )
 from kvprobe.plan.simulate.compiled import jit
 from kvprobe.plan.simulate.pieces import take
-from kvprobe.plan.simulate.record import computed_now, held_blocks, note_preemption, snapshot
+from kvprobe.plan.simulate.record import blocks_of, computed_now, held_blocks, note_preemption, snapshot
 from kvprobe.plan.simulate.tables import commit, hold_prefix, let_go, probe, touch
 
 RATIO_FIRST, RATIO_LEAST, RATIO_STEPS = 0.7, 0.098, 600
@@ -114,11 +119,6 @@ def total_tokens(m: Sim, slot: int) -> int:
     if m.s[STATE, slot] == S_DECODE:
         return computed_now(m, slot) + 1
     return m.s[IN, slot] + m.s[GEN, slot]
-
-
-@jit
-def ceil_blocks(m: Sim, tokens: int) -> int:
-    return (tokens + m.conf[C_BLOCK] - 1) // m.conf[C_BLOCK]
 
 
 @jit
@@ -155,7 +155,7 @@ def join_decoders(m: Sim, slot: int) -> None:
     n[NDEC] += 1
     n[CTX] += s[COMPUTED, slot] - s[D0, slot]
     if s[RESERVED, slot] == 0:
-        m.phase[(n[DEC] - s[COMPUTED, slot]) % m.conf[C_BLOCK]] += 1
+        m.phase[(n[DEC] - s[COMPUTED, slot]) % m.n[C_BLOCK]] += m.n[C_WEIGHT]
     n[REMAINING] += most_left(m, slot) + s[D0, slot]
     m.sf[SINCE, slot], m.sf[INT_D0, slot] = m.f[NOW], m.f[INT_D]
 
@@ -163,7 +163,7 @@ def join_decoders(m: Sim, slot: int) -> None:
 @jit
 def most_left(m: Sim, slot: int) -> int:
     """Tokens that the request may still generate, as its `max_tokens` says."""
-    return max(m.conf[C_MAX_TOKENS], m.s[OUT, slot]) - m.s[GEN, slot]
+    return max(m.n[C_MAX_TOKENS], m.s[OUT, slot]) - m.s[GEN, slot]
 
 
 @jit
@@ -174,7 +174,7 @@ def leave_decoders(m: Sim, slot: int) -> None:
     n[CTX] -= s[COMPUTED, slot] - s[D0, slot]
     n[REMAINING] -= most_left(m, slot) + s[D0, slot]
     if s[RESERVED, slot] == 0:
-        m.phase[(s[D0, slot] - s[COMPUTED, slot]) % m.conf[C_BLOCK]] -= 1
+        m.phase[(s[D0, slot] - s[COMPUTED, slot]) % m.n[C_BLOCK]] -= m.n[C_WEIGHT]
         offset = float(s[COMPUTED, slot] - s[D0, slot])
         passed = m.f[NOW] - m.sf[SINCE, slot]
         m.sf[HELD, slot] += offset * passed + m.f[INT_D] - m.sf[INT_D0, slot]
@@ -190,9 +190,9 @@ def drop_memory(m: Sim, slot: int, keep: int) -> None:
     held = held_blocks(m, slot)
     m.n[TABLE_NOW] -= held
     if m.s[RESERVED, slot]:
-        tokens = m.s[RESERVED, slot] * m.conf[C_BLOCK]
+        tokens = m.s[RESERVED, slot] * m.n[C_BLOCK]
         m.sf[HELD, slot] += tokens * (m.f[NOW] - m.sf[SINCE, slot])
-    let_go(m, slot, m.s[COMPUTED, slot], held, keep if m.conf[C_CACHING] else 0)
+    let_go(m, slot, m.s[COMPUTED, slot], held, keep if m.n[C_CACHING] else 0)
     m.s[RESERVED, slot] = 0
 
 
@@ -205,16 +205,16 @@ def preempt(m: Sim, slot: int) -> None:
     else:
         n[PREFILL] = -1
     remove_running(m, slot)
-    blocks = ceil_blocks(m, s[COMPUTED, slot])
+    blocks = blocks_of(m, slot, s[COMPUTED, slot])
     s[LOST, slot] = s[COMPUTED, slot]
     s[PARKED, slot] = -1
-    if blocks and n[SWAPPED] + blocks <= m.conf[C_SWAP]:
+    if blocks and n[SWAPPED] + blocks <= m.n[C_SWAP]:
         s[PARKED, slot], s[PARKED_BLOCKS, slot] = s[COMPUTED, slot], blocks
         n[SWAPPED] += blocks
         n[SWAP_OUT] += blocks
     drop_memory(m, slot, 1)
     s[COMPUTED, slot], s[STATE, slot] = 0, S_WAITING
-    m.stack[n[STACK]] = slot
+    m.lists[L_STACK, n[STACK]] = slot
     n[STACK] += 1
     n[PREEMPTIONS] += 1
     n[PREEMPTED_NOW] += 1
@@ -228,7 +228,7 @@ def fail(m: Sim, slot: int) -> None:
     """There will never be room for it."""
     m.n[FAILED] += 1
     m.out[m.s[ROW, slot], O_STATUS] = FAILED_ROW
-    m.outf[m.s[ROW, slot], F_HELD] = m.sf[HELD, slot]
+    m.out[m.s[ROW, slot], O_HELD] = m.sf[HELD, slot]
     if m.s[PARKED, slot] >= 0:
         m.n[SWAPPED] -= m.s[PARKED_BLOCKS, slot]
     free_slot(m, slot)
@@ -256,7 +256,7 @@ def _gave_itself_up(m: Sim, slot: int) -> None:
 def room_for_decoders(m: Sim) -> None:
     """A block for each decoder that begins one; the newest running request goes where none is left."""
     n = m.n
-    size = m.conf[C_BLOCK]
+    size = m.n[C_BLOCK]
     wanted = m.phase[n[DEC] % size]
     if wanted <= n[AVAIL]:
         take(m, wanted)
@@ -264,21 +264,21 @@ def room_for_decoders(m: Sim) -> None:
         return
     n[REFUSALS] += 1
     snapshot(m, PREEMPTION, wanted, -1)
-    if m.conf[C_SGLANG]:
+    if m.n[C_SGLANG]:
         _retract(m)
         return
     slot = n[RHEAD]
     while slot >= 0 and m.s[STATE, slot] == S_DECODE:
         starts = m.s[RESERVED, slot] == 0 and computed_now(m, slot) % size == 0
-        while starts and n[AVAIL] < 1:
+        while starts and n[AVAIL] < n[C_WEIGHT]:
             victim = n[RTAIL]
             preempt(m, victim)
             if victim == slot:
                 _gave_itself_up(m, slot)
                 return
         if starts:
-            take(m, 1)
-            n[TABLE_NOW] += 1
+            take(m, n[C_WEIGHT])
+            n[TABLE_NOW] += n[C_WEIGHT]
         slot = m.s[NEXTSLOT, slot]
 
 
@@ -302,7 +302,7 @@ def _retract(m: Sim) -> None:
             left += most_left(m, slot) + s[GEN, slot]
         slot = s[NEXTSLOT, slot]
     m.f[RATIO] = min(1.0, (done + RETRACT_STEPS * n[NDEC]) / max(left, 1))
-    wanted = m.phase[n[DEC] % m.conf[C_BLOCK]]
+    wanted = m.phase[n[DEC] % m.n[C_BLOCK]]
     if wanted <= n[AVAIL]:
         take(m, wanted)
         n[TABLE_NOW] += wanted
@@ -314,8 +314,10 @@ def _retract(m: Sim) -> None:
 
 @jit
 def _retract_wants(m: Sim) -> int:
-    steps = (RETRACT_STEPS + m.conf[C_BLOCK] - 1) // m.conf[C_BLOCK]
-    return max(m.n[NDEC] * steps if m.n[PREEMPTED_NOW] else 0, m.phase[m.n[DEC] % m.conf[C_BLOCK]])
+    steps = (RETRACT_STEPS + m.n[C_BLOCK] - 1) // m.n[C_BLOCK]
+    return max(
+        m.n[NDEC] * steps * m.n[C_WEIGHT] if m.n[PREEMPTED_NOW] else 0, m.phase[m.n[DEC] % m.n[C_BLOCK]]
+    )
 
 
 @jit
@@ -331,7 +333,7 @@ def go_on_with_prompt(m: Sim, budget: int) -> int:
     n, s = m.n, m.s
     slot = n[PREFILL]
     count = min(total_tokens(m, slot) - s[COMPUTED, slot], budget)
-    wanted = max(ceil_blocks(m, s[COMPUTED, slot] + count) - held_blocks(m, slot), 0)
+    wanted = max(blocks_of(m, slot, s[COMPUTED, slot] + count) - held_blocks(m, slot), 0)
     if s[RESERVED, slot]:
         wanted = 0
     if wanted > n[AVAIL]:
@@ -351,7 +353,7 @@ def go_on_with_prompt(m: Sim, budget: int) -> int:
 def add_work(m: Sim, slot: int, count: int) -> None:
     """`count` prompt tokens of a request are computed in this step."""
     at = m.n[NWORK]
-    m.work[0, at], m.work[1, at] = slot, count
+    m.lists[L_WORK_SLOT, at], m.lists[L_WORK_COUNT, at] = slot, count
     m.n[NWORK] += 1
 
 
@@ -360,7 +362,7 @@ def head_of_queue(m: Sim) -> int:
     """The request that is next to be let in; -1 when nobody waits."""
     n = m.n
     if n[STACK] > 0:
-        return m.stack[n[STACK] - 1]
+        return m.lists[L_STACK, n[STACK] - 1]
     if n[HEAD] < 0 and n[NEXT] < n[ROWS] and m.times[n[NEXT]] <= m.f[NOW]:
         n[HEAD] = _open_slot(m, n[NEXT])
         n[NEXT] += 1
@@ -380,6 +382,7 @@ def _open_slot(m: Sim, row: int) -> int:
         s[field, slot] = 0
     s[ROW, slot], s[IN, slot], s[OUT, slot] = m.rows[row, R_INDEX], m.rows[row, R_IN], m.rows[row, R_OUT]
     s[KEYS, slot], s[IDS, slot] = m.rows[row, R_KEYS], m.rows[row, R_IDS]
+    s[EXTRA, slot] = m.rows[row, R_EXTRA]
     s[HOLDS, slot] = s[PARKED, slot] = s[STUCK, slot] = -1
     s[STATE, slot] = S_WAITING
     m.sf[ARRIVED, slot], m.sf[HELD, slot] = m.times[row], 0.0
@@ -390,7 +393,7 @@ def _open_slot(m: Sim, row: int) -> int:
 def let_in(m: Sim, budget: int) -> None:
     """Waiting requests, in order, while budget, seats and room last."""
     n, s = m.n, m.s
-    while budget > 0 and n[RUN] < m.conf[C_SEQS]:
+    while budget > 0 and n[RUN] < m.n[C_SEQS]:
         slot = head_of_queue(m)
         if slot < 0:
             return
@@ -428,27 +431,27 @@ def _first_time(m: Sim, slot: int) -> None:
     m.n[QUERIED] += m.s[IN, slot]
     m.n[HIT] += m.s[COMPUTED, slot]
     m.out[row, O_HIT] = m.s[COMPUTED, slot]
-    m.outf[row, F_QUEUE] = m.f[NOW] - m.sf[ARRIVED, slot]
+    m.out[row, O_QUEUE] = m.f[NOW] - m.sf[ARRIVED, slot]
 
 
 @jit
 def _admit(m: Sim, slot: int, budget: int) -> bool:
     """Room for what is cached and for the next chunk, by the engine's rule; False when there is none."""
-    n, s, conf = m.n, m.s, m.conf
+    n, s = m.n, m.s
     total = total_tokens(m, slot)
     hits, unheld = 0, 0
-    if conf[C_CACHING]:
-        hits, unheld = probe(m, slot, (total - 1) // conf[C_BLOCK])
-    stored = hits * conf[C_BLOCK]
+    if n[C_CACHING]:
+        hits, unheld = probe(m, slot, (total - 1) // n[C_BLOCK])
+    stored = hits * n[C_BLOCK]
     if s[PARKED, slot] >= 0:
         stored = max(stored, min(s[PARKED, slot], total - 1))
     reserve = _reserved_blocks(m, slot)
-    blocks = max(ceil_blocks(m, min(total, stored + budget)), reserve)
+    blocks = max(blocks_of(m, slot, min(total, stored + budget)), reserve)
     if not _has_room(m, slot, blocks - hits, n[AVAIL] - unheld, total, hits):
         n[REFUSALS] += 1
         if not n[BLOCKED]:
             snapshot(m, ADMISSION, blocks - hits, s[ROW, slot])
-        if conf[C_TOUCH] and hits:
+        if n[C_TOUCH] and hits:
             touch(m, slot, hits)
         return False
     if hits:
@@ -472,30 +475,30 @@ def _come_back(m: Sim, slot: int, hits: int, stored: int) -> None:
     n[SWAP_IN] += max(s[PARKED_BLOCKS, slot] - hits, 0)
     n[SWAPPED] -= s[PARKED_BLOCKS, slot]
     s[PARKED, slot] = -1
-    full = stored // m.conf[C_BLOCK]
-    if m.conf[C_CACHING] and full > s[TABLE, slot]:
+    full = stored // m.n[C_BLOCK]
+    if m.n[C_CACHING] and full > s[TABLE, slot]:
         commit(m, slot, full)
 
 
 @jit
 def _reserved_blocks(m: Sim, slot: int) -> int:
     """What the allocator takes at once, whatever comes: 0 where it takes blocks as they are needed."""
-    if m.conf[C_REGION]:
-        return m.conf[C_REGION]
-    if m.conf[C_RESERVE]:
-        return ceil_blocks(m, m.s[IN, slot] + max(m.conf[C_MAX_TOKENS], m.s[OUT, slot]) - 1)
+    if m.n[C_REGION]:
+        return m.n[C_REGION]
+    if m.n[C_RESERVE]:
+        return blocks_of(m, slot, m.s[IN, slot] + max(m.n[C_MAX_TOKENS], m.s[OUT, slot]) - 1)
     return 0
 
 
 @jit
 def _has_room(m: Sim, slot: int, wanted: int, available: int, total: int, hits: int) -> bool:
-    conf = m.conf
-    spare = conf[C_WATERMARK] if m.n[RUN] > 0 else 0
-    if conf[C_SGLANG] and m.n[RUN] > 0:
+    n = m.n
+    spare = n[C_WATERMARK] if m.n[RUN] > 0 else 0
+    if n[C_SGLANG] and m.n[RUN] > 0:
         promised = m.f[RATIO] * promised_tokens(m)
-        asks = ceil_blocks(m, total) - hits + ceil_blocks(m, most_left(m, slot))
-        return asks < available - promised / conf[C_BLOCK]
-    if conf[C_FULL] and ceil_blocks(m, total) - hits + spare > available:
+        asks = blocks_of(m, slot, total + most_left(m, slot)) - hits
+        return asks < available - promised / n[C_BLOCK]
+    if n[C_FULL] and blocks_of(m, slot, total) - hits + spare > available:
         return False
     return wanted + spare <= available
 
@@ -505,5 +508,5 @@ def promised_tokens(m: Sim) -> int:
     """What running requests may still generate, all together."""
     left = m.n[REMAINING] - m.n[NDEC] * m.n[DEC]
     for at in range(m.n[NWORK]):
-        left += most_left(m, m.work[0, at])
+        left += most_left(m, m.lists[L_WORK_SLOT, at])
     return left

@@ -57,33 +57,67 @@ class Server:
         self._block_tokens: int | None = None
         self.sim = _empty(settings, cost)
 
+    @property
+    def now_s(self) -> float:
+        """The simulated second."""
+        return float(self.sim.f[b.NOW])
+
+    @property
+    def steps(self) -> int:
+        """Scheduler steps so far."""
+        return int(self.sim.n[b.STEPS])
+
+    @property
+    def events(self) -> int:
+        """Of these, times that the loop was gone through: quiet decode steps are taken together."""
+        return int(self.sim.n[b.EVENTS])
+
     def feed(self, chunk: Chunk, *, last: bool) -> None:
         """Serve as far as these rows say what comes; with `last`, to the end."""
         base, self.rows = self.rows, self.rows + len(chunk)
         self.places.add(chunk)
         self._make_room()
         if chunk.block_tokens is not None:
-            self.sim.conf[b.C_TRACE_BLOCK] = chunk.block_tokens
+            self.sim.n[b.C_TRACE_BLOCK] = chunk.block_tokens
         self._append(chunk, base)
         self.sim.n[b.LAST] = last
         advance(self.sim)
+
+    def _extra(self, chunk: Chunk) -> NDArray[np.int64]:
+        """Blocks beside those that grow with the tokens: of windows and states, at full growth."""
+        groups = self.settings.groups
+        if groups is None:
+            return np.zeros(len(chunk), dtype=np.int64)
+        lengths, which = np.unique(chunk.in_tokens + chunk.out_tokens, return_inverse=True)
+        return np.array([groups.extra(int(tokens)) for tokens in lengths], dtype=np.int64)[which]
+
+    def _fits(self, chunk: Chunk) -> NDArray[np.bool_]:
+        """Rows that the pool and the context limit can hold at all."""
+        settings, tokens = self.settings, chunk.in_tokens + chunk.out_tokens
+        if settings.groups is None:
+            fits: NDArray[np.bool_] = tokens <= settings.longest_tokens
+            return fits
+        grown = -(-tokens // settings.block_size) * settings.weight + self._extra(chunk)
+        within: NDArray[np.bool_] = (grown <= settings.total) & (
+            tokens <= (settings.max_model_len or tokens.max())
+        )
+        return within
 
     def _make_room(self) -> None:
         have = self.sim.out.shape[0]
         if self.rows <= have:
             return
         size = max(self.rows, have + have // 2)
-        out = np.zeros((size, b.NUM_OUT), dtype=np.int64)
-        outf = np.full((size, b.NUM_OUT_FLOATS), np.nan, dtype=np.float32)
-        out[:have], outf[:have] = self.sim.out, self.sim.outf
-        out[have:, b.O_HIT] = -1
-        self.sim = self.sim._replace(out=out, outf=outf)
+        out = np.full((size, b.NUM_OUT), np.nan, dtype=np.float32)
+        out[:have] = self.sim.out
+        out[have:, b.O_STATUS], out[have:, b.O_HIT], out[have:, b.O_PREEMPTED] = b.PENDING, -1, 0
+        self.sim = self.sim._replace(out=out)
 
     def _append(self, chunk: Chunk, base: int) -> None:
         """Rows that were not let in yet, then the new ones; keys of active requests come along."""
         sim, s = self.sim, self.sim.s
         keys, starts = chunk.keys(base)
-        fits = chunk.in_tokens + chunk.out_tokens <= self.settings.longest_tokens
+        fits = self._fits(chunk)
         numbers = np.arange(base, base + len(chunk))
         sim.out[numbers[~fits], b.O_STATUS] = b.REFUSED
         self.refused += int((~fits).sum())
@@ -96,7 +130,14 @@ class Server:
         for place, slot in enumerate(active):
             s[b.KEYS, slot] = moved[place]
         new = np.column_stack(
-            (numbers, chunk.in_tokens, chunk.out_tokens, starts + moved[-1], np.diff(chunk.first))
+            (
+                numbers,
+                chunk.in_tokens,
+                chunk.out_tokens,
+                starts + moved[-1],
+                np.diff(chunk.first),
+                self._extra(chunk),
+            )
         )
         left[:, b.R_KEYS] = moved[len(active) : len(active) + len(left)]
         times = sim.times[sim.n[b.NEXT] : sim.n[b.ROWS]]
@@ -109,64 +150,53 @@ class Server:
 
 
 def _empty(settings: SimSettings, cost: StepCost) -> b.Sim:
-    total = settings.total
     seats = settings.max_num_seqs + 2
     # A piece has at least a block, and no memory is touched before it is used.
-    pieces = min(total, 1 << 28) + seats + 2 if settings.caches else seats + 2
+    pieces = settings.total + seats + 2 if settings.caches else seats + 2
     cells = 1 << max(4, (2 * pieces).bit_length())
-    whole = np.empty
-    n = np.zeros(b.NUM_COUNTERS, dtype=np.int64)
-    n[b.FREE] = n[b.AVAIL] = total
-    n[b.PIECE_TOP] = 1
-    for name in (b.PIECE_FREE, b.HOLD_FREE, b.SLOT_FREE, b.RHEAD, b.RTAIL, b.PREFILL, b.HEAD):
-        n[name] = -1
-    f = np.zeros(b.NUM_FLOATS)
-    f[b.BIN_WIDTH], f[b.RATIO] = 1e-3, RATIO_FIRST
-    holds = pieces + seats
     ints = np.int64
-    links = {name: whole(pieces, dtype=ints) for name in _PIECE_FIELDS}
-    links["qprev"][0] = links["qnext"][0] = 0
+    p = np.empty((b.NUM_PIECE, pieces), dtype=ints)
+    p[b.P_BEFORE, 0] = p[b.P_AFTER, 0] = 0
     return b.Sim(
-        n=n,
-        f=f,
-        conf=_conf(settings),
-        cost=np.array([cost.fixed_s, cost.token_s, cost.kv_token_s, cost.pair_s, float(cost.roofline)]),
-        **links,
-        mkey=np.zeros(cells, dtype=ints),
-        mval=whole(cells, dtype=ints),
-        hpiece=whole(holds, dtype=ints),
-        hlen=whole(holds, dtype=ints),
-        hown=whole(holds, dtype=ints),
-        hnext=whole(holds, dtype=ints),
+        n=_counters(settings),
+        f=_floats(cost),
+        p=p,
+        index=np.zeros((2, cells), dtype=ints),
+        h=np.empty((b.NUM_HOLD, pieces + seats), dtype=ints),
+        lists=np.zeros((b.NUM_LISTS, 4 * seats + 16), dtype=ints),
         s=np.zeros((b.NUM_FIELDS, seats), dtype=ints),
         sf=np.zeros((b.NUM_SLOT_FLOATS, seats)),
         phase=np.zeros(settings.slot_size, dtype=ints),
-        heap=np.zeros((3, 4 * seats + 16), dtype=ints),
-        stack=np.zeros(seats, dtype=ints),
-        work=np.zeros((2, seats), dtype=ints),
         rows=np.zeros((0, b.NUM_ROW), dtype=ints),
         times=np.zeros(0),
         keys=np.zeros(0, dtype=ints),
-        out=np.zeros((0, b.NUM_OUT), dtype=ints),
-        outf=np.zeros((0, b.NUM_OUT_FLOATS), dtype=np.float32),
-        snap=np.zeros((b.MAX_SNAPS, b.N_FIRST + 3 * b.SNAP_HOLDERS), dtype=ints),
-        snapf=np.zeros((b.MAX_SNAPS, 1 + b.SNAP_HOLDERS)),
+        out=np.zeros((0, b.NUM_OUT), dtype=np.float32),
+        snap=np.zeros((b.MAX_SNAPS, b.N_FIRST + 4 * b.SNAP_HOLDERS)),
         bins=np.zeros((b.MAX_BINS, b.NUM_BIN)),
     )
 
 
-_PIECE_FIELDS = ("start", "count", "ref", "qprev", "qnext", "cont", "back", "same", "key")
+def _floats(cost: StepCost) -> NDArray[np.float64]:
+    f = np.zeros(b.NUM_FLOATS)
+    f[b.BIN_WIDTH], f[b.RATIO] = 1e-3, RATIO_FIRST
+    f[b.K_FIXED], f[b.K_TOKEN] = cost.fixed_s, cost.token_s
+    f[b.K_KV], f[b.K_PAIR], f[b.K_ROOFLINE] = cost.kv_token_s, cost.pair_s, cost.roofline
+    return f
 
 
-def _conf(settings: SimSettings) -> NDArray[np.int64]:
-    conf = np.zeros(b.NUM_CONF, dtype=np.int64)
-    conf[b.C_TOTAL], conf[b.C_BLOCK] = settings.total, settings.slot_size
-    conf[b.C_TRACE_BLOCK] = settings.slot_size
-    conf[b.C_BUDGET], conf[b.C_SEQS] = settings.max_num_batched_tokens, settings.max_num_seqs
-    conf[b.C_CACHING], conf[b.C_RESERVE] = settings.caches, settings.allocator == "paged-reserve"
-    conf[b.C_REGION], conf[b.C_SWAP] = settings.region, settings.swap_blocks
-    conf[b.C_TOUCH], conf[b.C_SGLANG] = settings.engine != "vllm", settings.engine == "sglang"
-    conf[b.C_FULL] = settings.full_prompt
-    conf[b.C_WATERMARK] = int(settings.watermark * settings.total)
-    conf[b.C_MAX_TOKENS] = settings.max_tokens or 0
-    return conf
+def _counters(settings: SimSettings) -> NDArray[np.int64]:
+    n = np.zeros(b.NUM_INTS, dtype=np.int64)
+    n[b.FREE] = n[b.AVAIL] = n[b.C_TOTAL] = settings.total
+    n[b.PIECE_TOP] = 1
+    for name in (b.PIECE_FREE, b.HOLD_FREE, b.SLOT_FREE, b.RHEAD, b.RTAIL, b.PREFILL, b.HEAD):
+        n[name] = -1
+    n[b.C_BLOCK] = n[b.C_TRACE_BLOCK] = settings.slot_size
+    n[b.C_BUDGET], n[b.C_SEQS] = settings.max_num_batched_tokens, settings.max_num_seqs
+    n[b.C_CACHING], n[b.C_RESERVE] = settings.caches, settings.allocator == "paged-reserve"
+    n[b.C_REGION], n[b.C_SWAP] = settings.region, settings.swap_blocks
+    n[b.C_TOUCH], n[b.C_SGLANG] = settings.engine != "vllm", settings.engine == "sglang"
+    n[b.C_FULL] = settings.full_prompt
+    n[b.C_WATERMARK] = int(settings.watermark * settings.total)
+    n[b.C_WEIGHT] = settings.weight
+    n[b.C_MAX_TOKENS] = settings.max_tokens or 0
+    return n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,24 @@ Engine = Literal["reference", "vllm", "sglang"]
 ENGINES: tuple[Engine, ...] = ("reference", "vllm", "sglang")
 MAX_BLOCKS = 1 << 28
 MAX_SEQS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Layers of several kinds over one pool, by the engine's own rule (`kvprobe.plan.engines`).
+
+    A request takes `weight` blocks for each `block_size` tokens, and what `blocks_for` says beyond that, at
+    its full length: windows and states.
+    """
+
+    block_size: int
+    weight: int
+    blocks_for: Callable[[int], int]
+
+    def extra(self, tokens: int) -> int:
+        """Blocks of a request of `tokens` tokens beside those that grow."""
+        grown = -(-tokens // self.block_size) * self.weight
+        return max(self.blocks_for(tokens) - grown, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +58,7 @@ class SimSettings:
     swap_blocks: int = 0
     full_prompt: bool = False
     watermark: float = 0.0
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -89,7 +109,12 @@ class SimSettings:
     @property
     def caches(self) -> bool:
         """Whether equal prefixes are shared."""
-        return self.prefix_caching and not self.in_regions
+        return self.prefix_caching and not self.in_regions and self.groups is None
+
+    @property
+    def weight(self) -> int:
+        """Blocks that a request takes for each block of tokens."""
+        return 1 if self.groups is None else self.groups.weight
 
     @property
     def longest_tokens(self) -> int:

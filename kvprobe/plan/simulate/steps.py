@@ -18,9 +18,6 @@ from kvprobe.plan.simulate.books import (
     CTX_WORK,
     DEC,
     EVENTS,
-    F_E2E,
-    F_HELD,
-    F_TTFT,
     FINISHED,
     GEN,
     GENERATED,
@@ -34,13 +31,21 @@ from kvprobe.plan.simulate.books import (
     K_PAIR,
     K_ROOFLINE,
     K_TOKEN,
+    L_HEAP_AT,
+    L_HEAP_MARK,
+    L_HEAP_SLOT,
+    L_WORK_COUNT,
+    L_WORK_SLOT,
     LAST,
     MARK,
     NDEC,
     NEXT,
     NOW,
     NWORK,
+    O_E2E,
+    O_HELD,
     O_STATUS,
+    O_TTFT,
     OK,
     OUT,
     PAIRS,
@@ -89,7 +94,7 @@ def advance(m: Sim) -> int:
     n = m.n
     while True:
         ahead = n[ROWS] - n[NEXT]
-        if not n[LAST] and ahead <= m.conf[C_SEQS]:
+        if not n[LAST] and ahead <= m.n[C_SEQS]:
             return 0
         if n[RUN] == 0 and n[STACK] == 0 and n[HEAD] < 0:
             if ahead == 0:
@@ -110,14 +115,14 @@ def _one_step(m: Sim) -> None:
     n = m.n
     n[NWORK] = n[PREEMPTED_NOW] = 0
     decodes = True
-    if m.conf[C_SGLANG]:
+    if m.n[C_SGLANG]:
         _prompts_only(m)
         decodes = n[NWORK] == 0
         if decodes and n[NDEC] > 0:
             room_for_decoders(m)
     else:
         room_for_decoders(m)
-        budget = m.conf[C_BUDGET] - n[NDEC]
+        budget = m.n[C_BUDGET] - n[NDEC]
         if n[PREFILL] >= 0 and budget > 0:
             budget = go_on_with_prompt(m, budget)
         if n[PREEMPTED_NOW] == 0:
@@ -135,14 +140,14 @@ def _one_step(m: Sim) -> None:
     if decoders:
         _decoded(m, 1)
     for at in range(n[NWORK]):
-        _computed(m, m.work[0, at], m.work[1, at], dt)
+        _computed(m, m.lists[L_WORK_SLOT, at], m.lists[L_WORK_COUNT, at], dt)
 
 
 @jit
 def _prompts_only(m: Sim) -> None:
     """SGLang computes prompts in steps of their own, before any decoding."""
     n = m.n
-    budget = m.conf[C_BUDGET]
+    budget = m.n[C_BUDGET]
     if n[PREFILL] >= 0:
         budget = go_on_with_prompt(m, budget)
     if n[PREEMPTED_NOW] == 0:
@@ -154,7 +159,7 @@ def _weigh_work(m: Sim) -> None:
     """Tokens, contexts and query-key pairs of the prompts in this step; a single token is like decoding."""
     tokens, contexts, pairs = 0, 0, 0
     for at in range(m.n[NWORK]):
-        before, count = m.s[COMPUTED, m.work[0, at]], m.work[1, at]
+        before, count = m.s[COMPUTED, m.lists[L_WORK_SLOT, at]], m.lists[L_WORK_COUNT, at]
         tokens += count
         contexts += before + count
         if count > 1:
@@ -168,9 +173,9 @@ def step_seconds(m: Sim, tokens: int, contexts: int, pairs: int) -> float:
 
     On a roofline the greater of the first two counts, else their sum (a fit).
     """
-    by_token = m.cost[K_TOKEN] * tokens + m.cost[K_PAIR] * pairs
-    base = max(m.cost[K_FIXED], by_token) if m.cost[K_ROOFLINE] else m.cost[K_FIXED] + by_token
-    return base + m.cost[K_KV] * contexts
+    by_token = m.f[K_TOKEN] * tokens + m.f[K_PAIR] * pairs
+    base = max(m.f[K_FIXED], by_token) if m.f[K_ROOFLINE] else m.f[K_FIXED] + by_token
+    return base + m.f[K_KV] * contexts
 
 
 @jit
@@ -180,8 +185,8 @@ def _computed(m: Sim, slot: int, count: int, dt: float) -> None:
     if s[RESERVED, slot] == 0:
         m.sf[HELD, slot] += (s[COMPUTED, slot] + count) * dt
     s[COMPUTED, slot] += count
-    full = s[COMPUTED, slot] // m.conf[C_BLOCK]
-    if m.conf[C_CACHING] and full > s[TABLE, slot]:
+    full = s[COMPUTED, slot] // m.n[C_BLOCK]
+    if m.n[C_CACHING] and full > s[TABLE, slot]:
         commit(m, slot, full)
     n[BLOCKED] = 0
     if s[COMPUTED, slot] < s[IN, slot] + s[GEN, slot]:
@@ -190,7 +195,7 @@ def _computed(m: Sim, slot: int, count: int, dt: float) -> None:
     s[GEN, slot] += 1
     n[GENERATED] += 1
     if s[GEN, slot] == 1:
-        m.outf[s[ROW, slot], F_TTFT] = m.f[NOW] - m.sf[ARRIVED, slot]
+        m.out[s[ROW, slot], O_TTFT] = m.f[NOW] - m.sf[ARRIVED, slot]
     if s[GEN, slot] >= s[OUT, slot]:
         _finish(m, slot)
         return
@@ -205,10 +210,10 @@ def _decoded(m: Sim, steps: int) -> None:
     n[DEC] += steps
     n[GENERATED] += steps * n[NDEC]
     m.f[RATIO] = max(m.f[RATIO] - steps * (RATIO_FIRST - RATIO_LEAST) / RATIO_STEPS, RATIO_LEAST)
-    while n[HEAP] > 0 and m.heap[0, 0] <= n[DEC]:
-        mark, slot = m.heap[1, 0], m.heap[2, 0]
+    while n[HEAP] > 0 and m.lists[L_HEAP_AT, 0] <= n[DEC]:
+        mark, slot = m.lists[L_HEAP_MARK, 0], m.lists[L_HEAP_SLOT, 0]
         _pop(m)
-        if m.s[MARK, slot] == mark and m.s[STATE, slot] == S_DECODE:
+        if _is_live(m, mark, slot):
             leave_decoders(m, slot)
             _finish(m, slot)
 
@@ -220,8 +225,8 @@ def _finish(m: Sim, slot: int) -> None:
     remove_running(m, slot)
     row = s[ROW, slot]
     m.out[row, O_STATUS] = OK
-    m.outf[row, F_E2E] = m.f[NOW] - m.sf[ARRIVED, slot]
-    m.outf[row, F_HELD] = m.sf[HELD, slot]
+    m.out[row, O_E2E] = m.f[NOW] - m.sf[ARRIVED, slot]
+    m.out[row, O_HELD] = m.sf[HELD, slot]
     n[FINISHED] += 1
     n[BLOCKED] = 0
     free_slot(m, slot)
@@ -233,14 +238,14 @@ def _quiet_steps(m: Sim) -> int:
     n = m.n
     if n[PREFILL] >= 0 or n[NDEC] == 0:
         return 0
-    seats = n[RUN] < m.conf[C_SEQS]
+    seats = n[RUN] < m.n[C_SEQS]
     waits = head_of_queue(m) >= 0
     if waits and seats and not n[BLOCKED]:
         return 0
-    if waits and seats and m.conf[C_SGLANG]:
+    if waits and seats and m.n[C_SGLANG]:
         return 1  # the promise to running requests shrinks with each step
     _drop_stale(m)
-    many = m.heap[0, 0] - n[DEC]
+    many = m.lists[L_HEAP_AT, 0] - n[DEC]
     if not waits and n[NEXT] < n[ROWS] and seats:
         many = min(many, _steps_until(m, m.times[n[NEXT]]))
     return _steps_with_room(m, many)
@@ -249,8 +254,21 @@ def _quiet_steps(m: Sim) -> int:
 @jit
 def _drop_stale(m: Sim) -> None:
     """The heap's head is a request that still decodes."""
-    while m.s[MARK, m.heap[2, 0]] != m.heap[1, 0] or m.s[STATE, m.heap[2, 0]] != S_DECODE:
+    while not _is_live(m, m.lists[L_HEAP_MARK, 0], m.lists[L_HEAP_SLOT, 0]):
         _pop(m)
+
+
+@jit
+def _is_live(m: Sim, mark: int, slot: int) -> bool:
+    """Whether an entry's request has decoded ever since."""
+    return m.s[MARK, slot] == mark and m.s[STATE, slot] == S_DECODE
+
+
+@jit
+def _before(m: Sim, row: int, at: int, mark: int) -> bool:
+    """Whether an entry of the heap comes before `at` and `mark`."""
+    found = m.lists[L_HEAP_AT, row]
+    return found < at or (found == at and m.lists[L_HEAP_MARK, row] < mark)
 
 
 @jit
@@ -260,7 +278,7 @@ def _run_seconds(m: Sim, steps: int) -> float:
     decoders = n[NDEC]
     contexts = n[CTX] + decoders * n[DEC]
     read = float(steps) * contexts + decoders * (float(steps) * (steps + 1) / 2)
-    return steps * step_seconds(m, decoders, 0, 0) + m.cost[K_KV] * read
+    return steps * step_seconds(m, decoders, 0, 0) + m.f[K_KV] * read
 
 
 @jit
@@ -272,7 +290,7 @@ def _steps_until(m: Sim, instant: float) -> int:
     each = step_seconds(m, m.n[NDEC], m.n[CTX] + m.n[NDEC] * m.n[DEC], 0)
     if each <= 0:
         return MANY
-    grows = m.cost[K_KV] * m.n[NDEC] / 2
+    grows = m.f[K_KV] * m.n[NDEC] / 2
     guess = left / each
     if grows > 0:
         guess = (math.sqrt(each * each + 4 * grows * left) - each) / (2 * grows)
@@ -287,7 +305,7 @@ def _steps_until(m: Sim, instant: float) -> int:
 @jit
 def _steps_with_room(m: Sim, most: int) -> int:
     """How many of the next `most` decode steps find a free block for every decoder that begins one."""
-    size = m.conf[C_BLOCK]
+    size = m.n[C_BLOCK]
     a_round = 0
     for phase in range(size):
         a_round += m.phase[phase]
@@ -307,7 +325,7 @@ def _steps_with_room(m: Sim, most: int) -> int:
 @jit
 def blocks_begun(m: Sim, steps: int) -> int:
     """Blocks that the next `steps` decode steps begin."""
-    size = m.conf[C_BLOCK]
+    size = m.n[C_BLOCK]
     begun = 0
     for step in range(size):
         times = (steps - step + size - 1) // size if steps > step else 0
@@ -334,7 +352,7 @@ def _decode_many(m: Sim, steps: int) -> None:
 @jit
 def _push(m: Sim, at: int, mark: int, slot: int) -> None:
     """Into the heap of ends: by decode step, then by age among running requests."""
-    if m.n[HEAP] == m.heap.shape[1]:
+    if m.n[HEAP] == m.lists.shape[1]:
         _sweep(m)
     _sift_up(m, at, mark, slot)
 
@@ -345,12 +363,12 @@ def _sift_up(m: Sim, at: int, mark: int, slot: int) -> None:
     m.n[HEAP] += 1
     while place > 0:
         above = (place - 1) // 2
-        if m.heap[0, above] < at or (m.heap[0, above] == at and m.heap[1, above] < mark):
+        if _before(m, above, at, mark):
             break
         for row in range(3):
-            m.heap[row, place] = m.heap[row, above]
+            m.lists[row, place] = m.lists[row, above]
         place = above
-    m.heap[0, place], m.heap[1, place], m.heap[2, place] = at, mark, slot
+    m.lists[L_HEAP_AT, place], m.lists[L_HEAP_MARK, place], m.lists[L_HEAP_SLOT, place] = at, mark, slot
 
 
 @jit
@@ -359,29 +377,26 @@ def _sweep(m: Sim) -> None:
     found = m.n[HEAP]
     m.n[HEAP] = 0
     for row in range(found):
-        at, mark, slot = m.heap[0, row], m.heap[1, row], m.heap[2, row]
-        if m.s[MARK, slot] == mark and m.s[STATE, slot] == S_DECODE:
+        at, mark, slot = m.lists[L_HEAP_AT, row], m.lists[L_HEAP_MARK, row], m.lists[L_HEAP_SLOT, row]
+        if _is_live(m, mark, slot):
             _sift_up(m, at, mark, slot)
 
 
 @jit
 def _pop(m: Sim) -> None:
-    n, heap = m.n, m.heap
+    n, lists = m.n, m.lists
     n[HEAP] -= 1
     last = n[HEAP]
-    at, mark, slot = heap[0, last], heap[1, last], heap[2, last]
+    at, mark, slot = lists[L_HEAP_AT, last], lists[L_HEAP_MARK, last], lists[L_HEAP_SLOT, last]
     place = 0
     while 2 * place + 1 < last:
         below = 2 * place + 1
         right = below + 1
-        if right < last and (
-            heap[0, right] < heap[0, below]
-            or (heap[0, right] == heap[0, below] and heap[1, right] < heap[1, below])
-        ):
+        if right < last and _before(m, right, lists[L_HEAP_AT, below], lists[L_HEAP_MARK, below]):
             below = right
-        if heap[0, below] > at or (heap[0, below] == at and heap[1, below] > mark):
+        if not _before(m, below, at, mark):
             break
         for row in range(3):
-            heap[row, place] = heap[row, below]
+            lists[row, place] = lists[row, below]
         place = below
-    heap[0, place], heap[1, place], heap[2, place] = at, mark, slot
+    lists[L_HEAP_AT, place], lists[L_HEAP_MARK, place], lists[L_HEAP_SLOT, place] = at, mark, slot

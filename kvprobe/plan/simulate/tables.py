@@ -10,13 +10,25 @@ from __future__ import annotations
 from kvprobe.plan.simulate.books import (
     C_BLOCK,
     C_TRACE_BLOCK,
+    H_BLOCKS,
+    H_NEXT,
+    H_OWN,
+    H_PIECE,
     HOLD_FREE,
     HOLD_TOP,
     HOLDS,
+    I_FIRST,
+    I_KEY,
     IDS,
     IN,
     KEYS,
     LOOSE,
+    P_BACK,
+    P_CONT,
+    P_COUNT,
+    P_KEY,
+    P_REF,
+    P_START,
     TABLE,
     Sim,
 )
@@ -38,26 +50,26 @@ ENDLESS = 1 << 60
 @jit
 def covered_tokens(m: Sim, slot: int) -> int:
     """Prompt tokens that the hash ids name."""
-    return min(m.s[IN, slot], m.s[IDS, slot] * m.conf[C_TRACE_BLOCK])
+    return min(m.s[IN, slot], m.s[IDS, slot] * m.n[C_TRACE_BLOCK])
 
 
 @jit
 def run_bounds(m: Sim, slot: int, run: int) -> tuple[int, int]:
     """First and last + 1 pool block of a trace block; the run after the last id is the request's own."""
-    covered, block = covered_tokens(m, slot), m.conf[C_BLOCK]
-    low = min(run * m.conf[C_TRACE_BLOCK], covered) // block
+    covered, block = covered_tokens(m, slot), m.n[C_BLOCK]
+    low = min(run * m.n[C_TRACE_BLOCK], covered) // block
     if run >= m.s[IDS, slot]:
         return low, ENDLESS
-    return low, min((run + 1) * m.conf[C_TRACE_BLOCK], covered) // block
+    return low, min((run + 1) * m.n[C_TRACE_BLOCK], covered) // block
 
 
 @jit
 def run_of(m: Sim, slot: int, block: int) -> int:
     """The trace block in which a pool block's last token lies."""
-    size = m.conf[C_BLOCK]
+    size = m.n[C_BLOCK]
     if block >= covered_tokens(m, slot) // size:
         return m.s[IDS, slot]
-    return ((block + 1) * size - 1) // m.conf[C_TRACE_BLOCK]
+    return ((block + 1) * size - 1) // m.n[C_TRACE_BLOCK]
 
 
 @jit
@@ -70,14 +82,14 @@ def probe(m: Sim, slot: int, most: int) -> tuple[int, int]:
         high = min(high, most)
         if low < high:
             cell = place(m, m.keys[m.s[KEYS, slot] + run])
-            if m.mkey[cell] == 0:
+            if m.index[I_KEY, cell] == 0:
                 break
             while at < high:
-                piece = find(m, m.mval[cell], at - low)
+                piece = find(m, m.index[I_FIRST, cell], at - low)
                 if piece < 0:
                     return at, unheld
-                upto = min(low + m.start[piece] + m.count[piece], high)
-                if m.ref[piece] == 0:
+                upto = min(low + m.p[P_START, piece] + m.p[P_COUNT, piece], high)
+                if m.p[P_REF, piece] == 0:
                     unheld += upto - at
                 at = upto
         run += 1
@@ -92,11 +104,11 @@ def hold_prefix(m: Sim, slot: int, blocks: int) -> None:
         low, high = run_bounds(m, slot, run)
         high = min(high, blocks)
         while at < high:
-            piece = find(m, m.mval[place(m, m.keys[m.s[KEYS, slot] + run])], at - low)
-            if at - low > m.start[piece]:
+            piece = find(m, m.index[I_FIRST, place(m, m.keys[m.s[KEYS, slot] + run])], at - low)
+            if at - low > m.p[P_START, piece]:
                 piece = split(m, piece, at - low)
-            upto = min(low + m.start[piece] + m.count[piece], high)
-            if upto - low < m.start[piece] + m.count[piece]:
+            upto = min(low + m.p[P_START, piece] + m.p[P_COUNT, piece], high)
+            if upto - low < m.p[P_START, piece] + m.p[P_COUNT, piece]:
                 split(m, piece, upto - low)
             reference(m, piece)
             _push(m, slot, piece, upto - at, 0)
@@ -109,12 +121,12 @@ def hold_prefix(m: Sim, slot: int, blocks: int) -> None:
 def _push(m: Sim, slot: int, piece: int, blocks: int, own: int) -> None:
     hold = m.n[HOLD_FREE]
     if hold >= 0:
-        m.n[HOLD_FREE] = m.hnext[hold]
+        m.n[HOLD_FREE] = m.h[H_NEXT, hold]
     else:
         hold = m.n[HOLD_TOP]
         m.n[HOLD_TOP] += 1
-    m.hpiece[hold], m.hlen[hold], m.hown[hold] = piece, blocks, own
-    m.hnext[hold] = m.s[HOLDS, slot]
+    m.h[H_PIECE, hold], m.h[H_BLOCKS, hold], m.h[H_OWN, hold] = piece, blocks, own
+    m.h[H_NEXT, hold] = m.s[HOLDS, slot]
     m.s[HOLDS, slot] = hold
 
 
@@ -138,16 +150,16 @@ def commit(m: Sim, slot: int, upto: int) -> None:
 def _grow(m: Sim, slot: int, key: int, offset: int, blocks: int) -> None:
     """Blocks behind what the request holds of this content: its own piece grows, or a new one begins."""
     hold = m.s[HOLDS, slot]
-    if hold >= 0 and m.hown[hold] == 1 and m.key[m.hpiece[hold]] == key:
+    if hold >= 0 and m.h[H_OWN, hold] == 1 and m.p[P_KEY, m.h[H_PIECE, hold]] == key:
         last = _last(m, hold)
-        if m.start[last] + m.count[last] == offset and m.cont[last] < 0:
-            m.hlen[hold] += blocks
-            if m.ref[last] == 1:
-                m.count[last] += blocks
+        if m.p[P_START, last] + m.p[P_COUNT, last] == offset and m.p[P_CONT, last] < 0:
+            m.h[H_BLOCKS, hold] += blocks
+            if m.p[P_REF, last] == 1:
+                m.p[P_COUNT, last] += blocks
                 return
             piece = new_piece(m, offset, blocks)
             register(m, piece, key)
-            m.cont[last], m.back[piece] = piece, last
+            m.p[P_CONT, last], m.p[P_BACK, piece] = piece, last
             return
     piece = new_piece(m, offset, blocks)
     register(m, piece, key)
@@ -157,11 +169,11 @@ def _grow(m: Sim, slot: int, key: int, offset: int, blocks: int) -> None:
 @jit
 def _last(m: Sim, hold: int) -> int:
     """The last of the pieces into which what was held has been cut since."""
-    piece = m.hpiece[hold]
-    left = m.hlen[hold] - m.count[piece]
+    piece = m.h[H_PIECE, hold]
+    left = m.h[H_BLOCKS, hold] - m.p[P_COUNT, piece]
     while left > 0:
-        piece = m.cont[piece]
-        left -= m.count[piece]
+        piece = m.p[P_CONT, piece]
+        left -= m.p[P_COUNT, piece]
     return piece
 
 
@@ -173,7 +185,7 @@ def let_go(m: Sim, slot: int, computed: int, held: int, keep: int) -> None:
     tokens) can be found again by itself; with 2 it is finished and that lies there until evicted; with 0
     nothing is cached.
     """
-    full = computed // m.conf[C_BLOCK]
+    full = computed // m.n[C_BLOCK]
     m.s[LOOSE, slot] = held - m.s[TABLE, slot]
     own = full - m.s[TABLE, slot]
     if keep == 1 and own > 0:
@@ -193,13 +205,13 @@ def _release_holds(m: Sim, slot: int) -> None:
     hold = m.s[HOLDS, slot]
     while hold >= 0:
         piece = _last(m, hold)
-        while piece != m.hpiece[hold]:
-            before = m.back[piece]
+        while piece != m.h[H_PIECE, hold]:
+            before = m.p[P_BACK, piece]
             unreference(m, piece)
             piece = before
         unreference(m, piece)
-        after = m.hnext[hold]
-        m.hnext[hold] = m.n[HOLD_FREE]
+        after = m.h[H_NEXT, hold]
+        m.h[H_NEXT, hold] = m.n[HOLD_FREE]
         m.n[HOLD_FREE] = hold
         hold = after
     m.s[HOLDS, slot] = -1

@@ -25,7 +25,8 @@ def assumptions(view: Prelaunch) -> Section:
         rows=[[name, value or "", w(source)] for name, value, source in rows],
     )
     blocks: list[Block] = [table]
-    told = [t for t in view.get("assumptions") or [] if isinstance(t, str)]
+    told = view.get("assumptions")
+    told = [t for t in told if isinstance(t, str)] if isinstance(told, list) else []
     if told:
         blocks += [
             Para(Said(w("Taken for granted by the plan"), strong=True)),
@@ -162,7 +163,7 @@ def budget(view: Prelaunch) -> Section:
 
 
 def _bars(view: Prelaunch) -> tuple[list[Bar], str]:
-    """The waterfall in the cautious reading: a term that is only known as a range counts with its upper end."""
+    """The waterfall in the cautious reading: a term that is only a range counts with its upper end."""
     w, total = view.w, view.number("budget.total.bytes")
     if not total:
         return [], ""

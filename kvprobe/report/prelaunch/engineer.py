@@ -154,8 +154,8 @@ def prefix(view: Prelaunch) -> Section:
 
 
 def _shared(view: Prelaunch) -> float | None:
-    for row in view.get("what_if") or []:
-        if isinstance(row, dict) and row.get("id") == "shared_prefix":
+    for row in view.items("what_if"):
+        if row.get("id") == "shared_prefix":
             digits = "".join(c for c in str(row.get("change", "")).split(" tokens")[0] if c.isdigit())
             return float(digits) if digits else None
     return None
@@ -217,7 +217,7 @@ def cold_start(view: Prelaunch) -> Section:
 def flags(view: Prelaunch) -> Section:
     """12: flags with the number that each comes from, as shell, YAML and difference."""
     w = view.w
-    recommended = [f for f in view.get("flags.recommended") or [] if isinstance(f, dict)]
+    recommended = view.items("flags.recommended")
     if not recommended:
         note = view.get("flags.note")
         blocks: list[Block] = (
@@ -236,7 +236,7 @@ def flags(view: Prelaunch) -> Section:
     for name in ("shell", "yaml"):
         if isinstance(text := view.get(f"flags.{name}"), str) and text.strip():
             blocks.append(Pre(text.rstrip()))
-    diff = [d for d in view.get("flags.diff") or [] if isinstance(d, dict)]
+    diff = view.items("flags.diff")
     if diff:
         shown: list[list[Inline]] = [
             [
@@ -255,9 +255,7 @@ def flags(view: Prelaunch) -> Section:
                 shown,
             )
         )
-    left = [
-        f"{f.get('name')}: {f.get('why')}" for f in view.get("flags.left_out") or [] if isinstance(f, dict)
-    ]
+    left = [f"{f.get('name')}: {f.get('why')}" for f in view.items("flags.left_out")]
     if left:
         blocks += [Para(Said(w("Left out"), strong=True)), Bullets([said(view, text) for text in left])]
     return Section("s12", w("12 Flags"), blocks)

@@ -1,4 +1,4 @@
-"""The whole pre-launch report: page one for who decides, then fifteen sections, each number with its source."""
+"""The whole pre-launch report: page one for who decides, then fifteen sections with their sources."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _validity(view: Prelaunch) -> Section:
     """13: every check with its outcome, and what the plan warns of."""
     from kvprobe.report import run_findings, run_pool
 
-    w, blocks = view.w, []  # type: ignore[var-annotated]
+    w, blocks = view.w, []
     if view.run is not None:
         blocks += run_findings.validity(view.run).blocks
         predicted = run_pool.prediction(view.run)
@@ -165,7 +165,7 @@ def _validity(view: Prelaunch) -> Section:
         blocks.append(fill(view, "kvprobe run WORKLOAD --target URL"))
     if view.unlike:
         blocks.append(Bullets([Said(text, "bad") for text in view.unlike]))
-    warned = [x for x in view.get("warnings") or [] if isinstance(x, dict) and isinstance(x.get("text"), str)]
+    warned = [x for x in view.items("warnings") if isinstance(x.get("text"), str)]
     if warned:
         blocks.append(Para(Said(w("Warnings of the plan"), strong=True)))
         blocks.append(

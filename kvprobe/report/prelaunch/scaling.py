@@ -85,7 +85,7 @@ class Change:
 
 def changes(view: Prelaunch) -> list[Change]:
     """What the plan's own "what if" says, in requests at once; the largest effects first."""
-    rows = [r for r in view.get("what_if") or [] if isinstance(r, dict)]
+    rows = view.items("what_if")
     key = next((k for k in ("max_num_seqs", "p95", "mean", "max") if rows and number(rows[0].get(k))), None)
     base = number(rows[0].get(key)) if key is not None else None
     if key is None or not base:
@@ -111,7 +111,7 @@ def tornado(view: Prelaunch) -> Figure | None:
         table=Table(
             name="what-if",
             caption=w("What if"),
-            columns=[w("change"), w("requests at once"), w("against the plan"), w("note")],
+            columns=[w("change"), w("requests"), w("against the plan"), w("note")],
             rows=[
                 [
                     said(view, c.label),

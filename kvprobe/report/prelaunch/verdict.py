@@ -217,8 +217,8 @@ def risks(view: Prelaunch) -> list[Risk]:
                 2,
             )
         )
-    for warning in view.get("warnings") or []:
-        if isinstance(warning, dict) and isinstance(warning.get("text"), str):
+    for warning in view.items("warnings"):
+        if isinstance(warning.get("text"), str):
             told = (
                 view.run.say(warning["text"]).text
                 if view.run is not None

@@ -61,6 +61,11 @@ class Prelaunch:
     def number(self, path: str) -> float | None:
         return number(self.get(path))
 
+    def items(self, path: str) -> list[Mapping[str, Any]]:
+        """The objects of a list of the plan; empty for whatever is no list."""
+        found = self.get(path)
+        return [x for x in found if isinstance(x, Mapping)] if isinstance(found, list) else []
+
     @property
     def measured(self) -> RunView | None:
         """The run, where it is one of the planned thing and valid."""

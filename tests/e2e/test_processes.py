@@ -1,0 +1,148 @@
+"""Runs with several load processes, and over a master: they end in every way like one (F20, F30-F34, F41)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from kvprobe.run.crews import free_port
+from tests.e2e.conftest import command, kvprobe
+from tests.e2e.test_endings import await_rows, children_of, gone, small_disk  # noqa: F401
+from tests.load.truth import TruthServer, truth_server
+
+TWO = ("--processes", "2", "--set", "arrival.closed.users=3")
+NO_WARMUP = ("--set", "warmup.requests=0")
+
+
+@pytest.fixture
+def target() -> Iterator[TruthServer]:
+    with truth_server("--ttft", "20", "--itl", "5") as server:
+        yield server
+
+
+def start(out: Path, target: TruthServer, *more: str) -> subprocess.Popen[str]:
+    argv = command("run", "distinct", "--target", target.url, "--out", str(out), "--json", *NO_WARMUP, *more)
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    return [p for p in children_of(pid) if "kvprobe.load.worker" in " ".join(p.cmdline())]
+
+
+def rows_of(document: dict) -> pd.DataFrame:
+    return pd.read_parquet(Path(document["run_dir"]) / "requests.parquet")
+
+
+def test_two_processes_make_one_run(out: Path, target: TruthServer) -> None:
+    process = start(out, target, *TWO, "--set", "requests=60")
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode in (0, 4), stderr  # a busy machine may make the numbers invalid
+    document = json.loads(stdout)
+    rows = rows_of(document)
+    assert document["requests"]["ok"] == len(rows) == 60
+    assert sorted(rows.plan_index) == list(range(60))
+    # Two users of three, and so two requests of three, are the first worker's.
+    assert rows.groupby("worker").size().to_dict() == {"0": 40, "1": 20}
+    assert len(target.rows()) == 60
+
+
+def test_f30_one_signal_drains_all_processes(out: Path, target: TruthServer) -> None:
+    process = start(out, target, *TWO, "--set", "duration=60s")
+    await_rows(out, 5)
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143, stderr
+    document = json.loads(stdout)
+    assert (document["status"], document["requests"]["failed"]) == ("partial", 0)
+    assert document["requests"]["ok"] == len(rows_of(document)) == len(target.rows())
+    assert gone(children)
+
+
+def test_f31_two_signals_stop_all_processes_at_once(out: Path) -> None:
+    with truth_server("--ttft", "60000") as target:
+        process = start(out, target, *TWO, "--set", "duration=60s", "--set", "drain=60s")
+        while sum(p.read_bytes().count(b'"open"') for p in out.glob("*/spool/worker-*.jsonl")) < 3:
+            time.sleep(0.05)
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        while b"draining" not in b"".join(p.read_bytes() for p in out.glob("*/log.txt")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    document = json.loads(stdout)
+    assert document["status"] == "killed"
+    assert document["requests"]["by_failure"] == {"cancelled_at_end": 3}
+    assert gone(children)
+
+
+def test_f41_a_process_that_is_killed_is_named_and_all_rows_are_kept(out: Path, target: TruthServer) -> None:
+    process = start(out, target, *TWO, "--set", "duration=60s")
+    await_rows(out, 5)
+    children = children_of(process.pid)
+    workers_of(process.pid)[0].kill()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "load worker 0 ended with code -9" in stderr or "load worker 1 ended with code -9" in stderr
+    document = json.loads(stdout)
+    assert document["status"] == "partial"
+    assert rows_of(document).worker.nunique() == 2
+    assert gone(children)
+
+
+def test_f20_a_server_that_dies_ends_all_processes(out: Path, target: TruthServer) -> None:
+    process = start(out, target, *TWO, "--set", "duration=60s", "--set", "breaker.consecutive_failures=5")
+    await_rows(out, 5)
+    target.process.kill()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 5, stderr
+    requests, rows = json.loads(stdout)["requests"], rows_of(json.loads(stdout))
+    assert requests["ok"] == int(rows.failure.isna().sum())
+    assert requests["failed"] == int(rows.failure.notna().sum()) >= 5
+
+
+def test_f34_a_full_disk_ends_all_processes(small_disk: Path, target: TruthServer) -> None:  # noqa: F811
+    process = start(small_disk / "runs", target, *TWO, "--set", "duration=60s")
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 6, stderr
+    assert "No space left" in stderr
+    assert json.loads(stdout)["requests"]["ok"] > 0
+
+
+def test_a_master_and_a_worker_with_its_own_key(out: Path, tmp_path: Path) -> None:
+    """The key of each machine stays on it: the master says the variable's name, never its value."""
+    canary = {"KVPROBE_KEY_A": "canary-of-the-master", "KVPROBE_KEY_B": "canary-of-the-worker"}
+    port = str(free_port())
+    with truth_server("--ttft", "20", "--itl", "5") as target:
+        lead = subprocess.Popen(
+            command(
+                "run", "distinct", "--target", target.url, "--out", str(out), "--json", *NO_WARMUP,
+                "--set", "requests=30", "--master", "--bind", f"127.0.0.1:{port}",
+                "--api-key-env", "KVPROBE_KEY_A",
+            ),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **canary},
+        )  # fmt: skip
+        hand = kvprobe(
+            "run", "distinct", "--worker", f"127.0.0.1:{port}", "--out", str(tmp_path / "hand"), "--json",
+            "--api-key-env", "KVPROBE_KEY_B", env=canary,
+        )  # fmt: skip
+        stdout, stderr = lead.communicate(timeout=60)
+    assert lead.returncode in (0, 4), stderr
+    assert hand.code == 0, hand.err
+    assert hand.document["requests"] == {"sent": 30, "ok": 30, "failed": 0}
+    assert not list((tmp_path / "hand").glob("*")), "the master has the rows: nothing is left here"
+    document = json.loads(stdout)
+    assert document["requests"]["ok"] == len(rows_of(document)) == 30
+    written = b"".join(p.read_bytes() for p in out.rglob("*") if p.is_file())
+    for text in (written, stdout.encode(), stderr.encode(), hand.out.encode(), hand.err.encode()):
+        assert b"canary-of" not in text
