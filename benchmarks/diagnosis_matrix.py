@@ -188,9 +188,8 @@ def _one(case: Case, folder: Path) -> tuple[int, dict[str, Any]]:
             )
         return _command(["diagnose", str(log), "--json"])
     if case.way == "quality":
-        return _command(
-            ["quality", "--kv-dtype", "fp32,int8", "--serve-args", " ".join(case.serve), "--json"]
-        )
+        ill = ["--candidate-args", " ".join(case.serve)]
+        return _command(["quality", "--kv-dtype", "fp32,int8", *ill, "--items", "20", "--json"])
     return _command(case.arguments(folder))
 
 

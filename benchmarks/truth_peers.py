@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 600
+TOKENIZER = "TRUTH_TOKENIZER"
+"""Variable that names a folder with a Hugging Face tokenizer, for peers that cannot do without one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,13 @@ def version_of(folder: Path, package: str) -> str:
 
 def timed(command: list[str], folder: Path, log: Path) -> float:
     """Run it; CPU seconds of it and of every child that it waited for. Raises when it fails."""
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HOME": str(folder)}
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HOME": str(folder),
+        "HF_DATASETS_CACHE": str(folder),
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env=env)
         _, status, usage = os.wait4(process.pid, 0)
@@ -80,7 +88,8 @@ def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> P
 
 
 def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> PeerResult:
-    """aiperf's `profile`; prompts and tokens by its built-in tokenizer."""
+    """aiperf's `profile`; prompts by the tokenizer of `TRUTH_TOKENIZER`, else its built-in one, which
+    it has to download once."""
     out = folder / "aiperf"
     command = [
         str(venv / "bin" / "aiperf"),
@@ -93,7 +102,16 @@ def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> Pee
         "chat",
     ]
     command += ["--streaming", "--concurrency", str(streams), "--request-count", str(streams * rounds)]
-    command += ["--isl", "32", "--osl", "32", "--tokenizer", "builtin", "--ui", "none"]
+    command += [
+        "--isl",
+        "32",
+        "--osl",
+        "32",
+        "--tokenizer",
+        os.environ.get(TOKENIZER, "builtin"),
+        "--ui",
+        "none",
+    ]
     command += ["--output-artifact-dir", str(out), "--extra-inputs", "ignore_eos:true"]
     cpu_s = timed(["timeout", str(TIMEOUT_S), *command], folder, folder / "aiperf.log")
     rows = [

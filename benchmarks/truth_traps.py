@@ -51,9 +51,8 @@ def _role(record: RequestRecord, row: Row) -> str | None:
     if record.first_chunk_ns is None or record.first_token_ns is None:
         return "no first chunk"
     early = (record.first_token_ns - record.first_chunk_ns) / 1e6
-    return _whole(record, row) or (
-        None if early > 50 else f"the role chunk counts as a token ({early:.0f} ms)"
-    )
+    wrong = None if early > 50 else f"the role chunk counts as a token ({early:.0f} ms)"
+    return _whole(record, row) or wrong
 
 
 def _reasoning(record: RequestRecord, row: Row) -> str | None:
@@ -80,19 +79,17 @@ def _stall(record: RequestRecord, row: Row) -> str | None:
 
 TRAPS = (
     Trap("early role chunk", ("--role-chunk", "immediate"), "the first chunk, and no token", _role),
-    Trap(
-        "reasoning before the answer", ("--reasoning", "3"), "tokens; visible from the answer on", _reasoning
-    ),
+    Trap("reasoning before the answer", ("--reasoning", "3"), "tokens, visible later", _reasoning),
     Trap("several tokens a chunk", ("--tokens-per-chunk", "4"), "tokens by usage, gaps by chunk", _usage),
     Trap("no usage", ("--no-usage",), "token counts are null", _no_usage),
     Trap(
-        "error inside the stream",
+        "error in the stream",
         ("--error-after", "5"),
-        "in_band_error, 5 chunks kept",
+        "in_band_error",
         _failed("in_band_error", 5),
     ),
     Trap("stall", ("--stall-ms", "300"), "one gap of 320 ms", _stall),
-    Trap("drop", ("--drop-after", "5"), "reset_mid_stream, 5 chunks kept", _failed("reset_mid_stream", 5)),
+    Trap("drop", ("--drop-after", "5"), "truncated, 5 chunks kept", _failed("truncated", 5)),
     Trap("writes split in two", ("--split",), "each chunk once, at its end", _whole),
     Trap("four chunks in one write", ("--coalesce", "4"), "each chunk once, gaps of 0 between", _whole),
     Trap("comment before the stream", ("--comment",), "no chunk and no token", _whole),

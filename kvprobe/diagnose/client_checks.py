@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,15 +52,32 @@ def late_client(view: View) -> Iterator[Issue]:
 
 
 def loop_lag_p99_s(view: View) -> float | None:
-    """p99 of the client's event-loop lag over the load, estimated from the worst lag of each window.
+    """p99 of the latest worker's event-loop lag over the load, from the worst lag of each window.
 
     A window holds about `LAGS_PER_WINDOW` lags. The largest of k independent lags stays below x
     with probability F(x)**k, so the p99 of the lags is the 0.99**k quantile of the largest ones.
     """
-    points = view.load_series("client.loop_lag_s")
-    if not points:
-        return None
-    return float(np.quantile([v for _, v in points], 0.99**LAGS_PER_WINDOW))
+    workers = by_worker(view, "client.loop_lag_s")
+    found = [float(np.quantile(lags, 0.99**LAGS_PER_WINDOW)) for lags in workers.values()]
+    return max(found, default=None)
+
+
+def by_worker(view: View, metric: str) -> dict[str, list[float]]:
+    """Readings of the load workers while the load ran, each worker by itself: the punctual ones must not
+    hide a late one. Workers of other machines, whose clock is another, are taken whole."""
+    own = {t for t, _ in view.load_series(metric)}
+    found: dict[str, list[float]] = defaultdict(list)
+    whole: dict[str, list[float]] = defaultdict(list)
+    for sample, value in activity.readings(view.run.samples, metric):
+        worker = sample.labels.get("worker", "0")
+        whole[worker].append(value)
+        if sample.t_ns in own:
+            found[worker].append(value)
+    return {worker: found.get(worker) or values for worker, values in whole.items()} if own else dict(found)
+
+
+def _full(readings: list[float]) -> int:
+    return sum(1 for value in readings if value >= CPU_FULL_RATIO)
 
 
 def late_dispatch(view: View) -> Iterator[Issue]:
@@ -138,14 +156,18 @@ def batched_reads(view: View) -> Iterator[Issue]:
 
 def client_cpu(view: View) -> Iterator[Issue]:
     """A load worker is one thread: at a full core it sends and stamps late."""
-    points = view.load_series("client.cpu_ratio")
-    full = sum(1 for _, v in points if v >= CPU_FULL_RATIO)
+    workers = by_worker(view, "client.cpu_ratio")
+    worst = max(workers, key=lambda w: _full(workers[w]) / len(workers[w]), default="")
+    points = workers.get(worst, [])
+    full = _full(points)
     if len(points) < 4 or full <= CPU_FULL_SHARE * len(points):
         return
+    which = f" of worker {worst}" if len(workers) > 1 else ""
     yield Issue(
         "invalid",
         "client_cpu",
-        f"the client ran out of CPU: its core was full in {percent(full / len(points))} of the readings",
+        f"the client ran out of CPU: the core{which} was full in {percent(full / len(points))} of the "
+        "readings",
         {"full": Quantity(full, "count"), "readings": Quantity(len(points), "count")},
     )
 

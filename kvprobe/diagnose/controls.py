@@ -179,7 +179,8 @@ def meaning(prefill: Statement, decode: Statement) -> Statement:
         text = "As expected: better TTFT, the same decode speed. Prefix caching saves prefill, never decode."
         return Statement(id="meaning", verdict="shown", text=text)
     if prefill.verdict == "shown":
-        text = "Prefill is saved; that decode is unchanged is not shown."
+        told = "decode is not unchanged" if decode.verdict == "not_shown" else "of decode nothing can be told"
+        text = f"Prefill is saved; {told} (below)."
         return Statement(id="meaning", verdict=decode.verdict, text=text)
     text = {
         "not_shown": "Not as expected: a repeated prefix gives no better TTFT on this server.",

@@ -141,8 +141,8 @@ def _alone(done: Mapping[str, Mapping[str, Any]]) -> Says | None:
     usage = result["kv_usage_max"]
     told = evidence(
         "experiment: long_alone",
-        f"one sequence of {whole(result['prompt_tokens'])} tokens alone took {percent(usage)} of the pool, TTFT "
-        f"{seconds(result['ttft_s']) if result.get('ttft_s') else 'not known'}",
+        f"one sequence of {whole(result['prompt_tokens'])} tokens alone took {percent(usage)} of the pool, "
+        f"TTFT {seconds(result['ttft_s']) if result.get('ttft_s') else 'not known'}",
         kv_usage_max=(usage, "ratio"),
         prompt=(result["prompt_tokens"], "tokens"),
     )

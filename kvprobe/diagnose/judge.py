@@ -101,8 +101,8 @@ def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome)
     placed = [msgspec.structs.replace(f, role=role) for f, role in zip(findings, roles, strict=False)]
     if not placed:
         return []
-    named = {f.cause for f in placed}
-    return [*_with_separation(placed), *(f for f in ruled_out if f.cause not in named)]
+    causes = {f.cause for f in placed}
+    return [*_with_separation(placed), *(f for f in ruled_out if f.cause not in causes)]
 
 
 def _with_separation(findings: list[Finding]) -> list[Finding]:

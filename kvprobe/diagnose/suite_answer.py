@@ -136,6 +136,22 @@ def invalid_note(parts: Sequence[PartView]) -> str | None:
     )
 
 
+def _hold_back(found: Answer, parts: Sequence[PartView]) -> None:
+    """Validity outranks every conclusion: with an invalid part nothing is shown, whatever the numbers."""
+    bad = [part.name for part in parts if not part.valid]
+    if not bad:
+        return
+    concluding = [s for s in found.statements if s.id == "meaning"]
+    concluding += [found.recommendation] if found.recommendation is not None else []
+    for statement in concluding:
+        statement.text = (
+            f"Nothing is concluded: the measurement is INVALID in {', '.join(bad)}. By its numbers it would "
+            f"be: {statement.text}"
+        )
+    for statement in [*found.statements, *concluding]:
+        statement.verdict = "cannot_tell"
+
+
 def answer(kind: str | None, runs: Sequence[tuple[str, str | None, RunView]]) -> Answer | None:
     """The answer to the suite's question; null for a suite that asks none or a question that is not known."""
     from kvprobe.diagnose import allocators, controls, sizing
@@ -149,5 +165,6 @@ def answer(kind: str | None, runs: Sequence[tuple[str, str | None, RunView]]) ->
     if answered is None or not parts:
         return None
     found = answered(parts)
+    _hold_back(found, parts)
     found.notes = [n for n in (invalid_note(parts), order_note(runs, parts)) if n] + found.notes
     return found

@@ -15,13 +15,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from kvprobe.errors import Problem, UsageError
+from kvprobe.errors import UsageError
+from kvprobe.gates.limits import ExpressionError, example_of, in_base_units
 from kvprobe.gates.metrics import (
     ALIASES,
     METRICS,
-    PER_S_UNITS,
-    SECONDS_UNITS,
-    TOKENS_UNITS,
     UNIT_OF,
     Metric,
 )
@@ -83,21 +81,6 @@ class Gate:
     def same_question(self, other: Gate) -> bool:
         """Whether both bound the same value from the same side: the later one replaces the earlier."""
         return (self.name, self.op[0]) == (other.name, other.op[0])
-
-
-class ExpressionError(ValueError):
-    """What is wrong with an expression; `offset` counts characters from 0."""
-
-    def __init__(self, code: str, message: str, fix: str, offset: int) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.fix = fix
-        self.offset = offset
-
-    def problem(self, text: str, where: str) -> Problem:
-        """As a `Problem` with a caret under the place."""
-        return Problem(self.code, self.message, self.fix, where, 1, self.offset + 1, text)
 
 
 def percentile(statistic: str | None) -> float | None:
@@ -222,7 +205,7 @@ def _limit(text: str, at: int, metric: Metric, op: str) -> tuple[float, int]:
     if found is None:
         shown = text[at : at + 12].strip()
         message = f"`{shown}` is no number" if shown else "the limit is missing"
-        fix = f"write {metric.name} {op} {_example_of(metric)}"
+        fix = f"write {metric.name} {op} {example_of(metric)}"
         raise ExpressionError("threshold", message, fix, at)
     unit_at = _skip(text, found.end())
     unit = re.match(r"[%/A-Za-zµ]*", text[unit_at:])
@@ -230,81 +213,7 @@ def _limit(text: str, at: int, metric: Metric, op: str) -> tuple[float, int]:
     if word == "for":  # `for 10s` of an abort rule
         word = ""
     end = unit_at + len(word) if word else found.end()
-    value = _in_base_units(float(found[0]), found[0], word, metric, (at, unit_at))
+    value = in_base_units(float(found[0]), found[0], word, metric, (at, unit_at))
     if not math.isfinite(value):
         raise ExpressionError("threshold", "the limit is too large", _EXAMPLE, at)
     return value, end
-
-
-def _example_of(metric: Metric) -> str:
-    match metric.kind:
-        case "seconds":
-            return "800ms"
-        case "ratio":
-            return "90%"
-        case "per_s":
-            return "5/s"
-        case "tokens_per_s":
-            return "100 tok/s"
-    return "10"
-
-
-def _in_base_units(number: float, written: str, unit: str, metric: Metric, at: tuple[int, int]) -> float:
-    number_at, unit_at = at
-    match metric.kind:
-        case "seconds":
-            return number * _seconds_unit(written, unit, metric, at)
-        case "ratio":
-            return _ratio(number, written, unit, metric, at)
-        case "per_s" if unit in PER_S_UNITS:
-            return number
-        case "per_s" if not unit and metric.name != "goodput":
-            return number  # the name says a second
-        case "tokens_per_s" if not unit or unit in TOKENS_UNITS:
-            return number
-        case "count" if not unit:
-            return number
-    if metric.name == "goodput" and not unit:
-        message, fix = f"`{written}` needs a unit", f"write `{written}/s` (requests a second)"
-        raise ExpressionError("missing_unit", message, fix, number_at)
-    if metric.name == "goodput" and unit == "%":
-        fix = f"write `{written}/s`, or ask for the share: slo_attainment > {written}%"
-        raise ExpressionError("bad_unit", "`goodput` is a rate, and % is a share", fix, unit_at)
-    message = f"`{unit}` is no unit of `{metric.name}`, which is {metric.what}"
-    fix = "write the number alone" if metric.kind == "count" else f"write it as {_example_of(metric)}"
-    raise ExpressionError("bad_unit", message, fix, unit_at)
-
-
-def _seconds_unit(written: str, unit: str, metric: Metric, at: tuple[int, int]) -> float:
-    number_at, unit_at = at
-    if unit in SECONDS_UNITS:
-        return SECONDS_UNITS[unit]
-    if not unit:
-        message = f"`{written}` needs a unit: seconds or milliseconds?"
-        raise ExpressionError("missing_unit", message, f"write `{written}ms` or `{written}s`", number_at)
-    lower = unit.lower()
-    near = {"sec": "s", "secs": "s", "seconds": "s", "second": "s", "msec": "ms", "millis": "ms"}.get(lower)
-    near = near or (lower if lower in SECONDS_UNITS else None)
-    fix = f"did you mean `{near}`?" if near else "units of time are us, ms, s, m and h"
-    raise ExpressionError(
-        "bad_unit", f"`{unit}` is no unit of `{metric.name}`, which is a time", fix, unit_at
-    )
-
-
-def _ratio(number: float, written: str, unit: str, metric: Metric, at: tuple[int, int]) -> float:
-    number_at, unit_at = at
-    if unit == "%":
-        if number > 100:
-            message = f"`{metric.name}` is a share and never exceeds 100 %"
-            raise ExpressionError("bad_limit", message, "write at most 100%", number_at)
-        return number / 100
-    if unit:
-        message = f"`{unit}` is no unit of `{metric.name}`, which is a share"
-        raise ExpressionError("bad_unit", message, f"write `{written}%` or a number from 0 to 1", unit_at)
-    if number > 1:
-        message = f"`{metric.name}` is a share from 0 to 1, and {written} is {number * 100:g} %"
-        raise ExpressionError("bad_limit", message, f"write `{written}%`", number_at)
-    if number == 1 and "." not in written:
-        message = "is `1` one per cent, or all of them?"
-        raise ExpressionError("missing_unit", message, "write `1%` or `100%`", number_at)
-    return number

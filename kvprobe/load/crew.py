@@ -131,14 +131,14 @@ class CrewState:
 
     def _end(self) -> WorkerEvent:
         """The last event: the gravest reason of any worker, with the words of the one that gave it."""
-        reason, detail = "planned", None
+        reason: str = "planned"
+        detail: str | None = None
         for member in self.members.values():
+            its_reason, its_detail = member.last.reason or "error", member.last.detail
             if member.lost is not None:
                 its_reason, its_detail = "lost", self._said_of(member)
-            else:
-                its_reason, its_detail = member.last.reason or "error", member.last.detail
-                if its_detail is not None and len(self.members) > 1:
-                    its_detail = f"worker {member.name}: {its_detail}"
+            elif its_detail is not None and len(self.members) > 1:
+                its_detail = f"worker {member.name}: {its_detail}"
             if graver(its_reason, reason):
                 reason, detail = its_reason, its_detail
             elif its_reason == reason == "lost" and its_detail is not None and its_detail != detail:

@@ -17,18 +17,16 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gevent
 import msgspec
 from gevent.event import Event
-from locust.env import Environment
 
 from kvprobe import __version__
-from kvprobe.errors import KvprobeError, Problem, StorageError, UsageError
-from kvprobe.evidence.environment import read_clocks
+from kvprobe.errors import KvprobeError, StorageError
+from kvprobe.evidence.clocks import WORKER_CLOCK
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load import wire
@@ -36,25 +34,12 @@ from kvprobe.load.crew import CrewState
 from kvprobe.load.job import Command, WorkerEvent
 from kvprobe.load.jobs_remote import MasterJob
 from kvprobe.load.live_page import LivePage
+from kvprobe.load.remotes import Remote, clock_value, master_runner, refusal
 from kvprobe.load.worker import Events, ignore_signals, read_lines
 
 TICK_S = 0.1
 SAY_WAITING_S = 10.0
 PINGS_BEFORE_GO = 5
-
-
-@dataclass(slots=True)
-class Remote:
-    """One worker, as the master knows it."""
-
-    client_id: str
-    hello: wire.Hello
-    name: str = ""
-    receiver: wire.Receiver | None = None
-    heard_s: float = field(default_factory=time.monotonic)
-    pinged_s: float = 0.0
-    ping_number: int = 0
-    round_trip_s: float | None = None
 
 
 class Master:
@@ -69,7 +54,7 @@ class Master:
         self._crew: CrewState | None = None
         self._over = Event()
         self._facts = SpoolWriter(Path(job.spool_dir) / "master.jsonl", "master")
-        self._runner = _master_runner(job)
+        self._runner = master_runner(job)
         for kind, listener in (
             (wire.HELLO, self._on_hello),
             (wire.EVENT, self._on_event),
@@ -152,23 +137,14 @@ class Master:
 
     def _on_hello(self, msg: Any, **_: Any) -> None:
         hello = msgspec.convert(msg.data, wire.Hello)
-        reason = self._refusal(hello)
+        full = self._crew is not None or len(self._here) >= self._job.expect_workers
+        target = self._job.job.target.base_url
+        reason = "this run has all its workers already" if full else refusal(hello, self._me, target)
         if reason is not None:
             self._send(msg.node_id, wire.BYE, {"reason": reason})
             self._say("waiting", f"a worker on {hello.host} was sent away: {reason}")
         elif msg.node_id not in self._here:
             self._here[msg.node_id] = Remote(msg.node_id, hello)
-
-    def _refusal(self, hello: wire.Hello) -> str | None:
-        """Why a worker cannot take part."""
-        if self._crew is not None or len(self._here) >= self._job.expect_workers:
-            return "this run has all its workers already"
-        if hello.version != __version__:
-            return f"it has kvprobe {hello.version}, and the master has {__version__}"
-        target = self._job.job.target.base_url
-        if wire.is_loopback(target) and not hello.shares_loopback(self._me):
-            return f"the target {target} is the master's own machine, which cannot be reached from there"
-        return None
 
     # -- the load --------------------------------------------------------------------------------
 
@@ -236,19 +212,9 @@ class Master:
         remote = self._known(msg.node_id)
         if remote is None:
             return
-        value = {
-            "worker": remote.name,
-            "host": remote.hello.host,
-            "pid": remote.hello.pid,
-            "same_clock": remote.hello.shares_clock(self._me),
-            "t0_ns": self._t0_ns,
-            "worker_t0_ns": int(msg.data["t0_ns"]),
-            "uncertainty_s": (remote.round_trip_s or 0.0) / 2,
-            "clock": msg.data["clock"],
-            "master_clock": read_clocks(),
-        }
+        value = clock_value(remote, self._me, self._t0_ns, msg.data)
         with self._storing():
-            self._facts.write(Fact(name="worker_clock", source="master", value=value))
+            self._facts.write(Fact(name=WORKER_CLOCK, source="master", value=value))
 
     def _on_rows(self, msg: Any, **_: Any) -> None:
         remote = self._known(msg.node_id)
@@ -299,20 +265,6 @@ class Master:
                 if silent_s > self._job.lost_after_s:
                     why = f"on {remote.hello.host} has not answered for {silent_s:.0f} s"
                     self._pass_on(*self._crew.lose(remote.name, why))
-
-
-def _master_runner(job: MasterJob) -> Any:
-    """Locust's master. Raises UsageError when it cannot listen there."""
-    environment = Environment(user_classes=[])
-    where = f"{job.bind_host}:{job.bind_port}"
-    try:
-        return environment.create_master_runner(job.bind_host, job.bind_port)
-    except SystemExit as error:  # Locust's answer to a port that is taken
-        message, fix = f"something else listens on {where}", "choose another port with --bind"
-        raise UsageError(Problem("address_in_use", message, fix)) from error
-    except Exception as error:
-        message = f"cannot listen on {where}: {error}"
-        raise UsageError(Problem("bad_address", message, "choose another address with --bind")) from error
 
 
 def main() -> int:

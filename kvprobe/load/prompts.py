@@ -91,6 +91,10 @@ class PromptSource:
         """What was read of a trace: file, format, digest, rows, and rows left out by reason."""
         return self._kind.facts() if isinstance(self._kind, TraceKind) else None
 
+    def longest_row(self) -> tuple[int, int, int] | None:
+        """Prompt tokens, answer tokens and line of a trace's longest request; null for other kinds."""
+        return self._kind.index.longest if isinstance(self._kind, TraceKind) else None
+
     def tokens_of(self, text: str) -> int:
         """Tokens of a text, estimated from the calibration (exact for texts made of its pieces)."""
         return self._texts.count(text)

@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvprobe.report.charts_time import latency_tick, log_ends
-from kvprobe.report.content import Figure, Num, Series, Table
+from kvprobe.report.content import Figure, Inline, Num, Said, Series, Table
 from kvprobe.report.scales import Scale, nice_top
 from kvprobe.report.svg import BOTTOM, RIGHT, TOP, Drawing, left_margin, panel_title, x_axis, y_axis
 from kvprobe.report.words import Words
 from kvprobe.summary.units import figures, percent, seconds
+
+PERCENTILES = ("p99", "p95", "p50")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One percentile of a wait, seconds; null with the reason where n cannot carry it."""
+
+    value: float | None = None
+    lo: float | None = None
+    hi: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +33,16 @@ class SweepStep:
     load: float
     served_per_s: float | None
     tokens_per_s: float | None
-    percentile: str
-    """Of `ttft`: the highest that n can carry."""
-    ttft: float | None
-    lo: float | None
-    hi: float | None
-    reason: str
+    ttft: Mapping[str, Wait]
     verdict: str
     why: str
+
+    @property
+    def valid(self) -> bool:
+        return self.verdict != "invalid"
+
+    def out(self) -> float | None:
+        return self.tokens_per_s if self.tokens_per_s is not None else self.served_per_s
 
 
 def read_steps(sweep: Mapping[str, Any]) -> list[SweepStep]:
@@ -42,29 +56,30 @@ def _step(raw: Mapping[str, Any]) -> SweepStep | None:
     load = number(raw.get("load"))
     if load is None:
         return None
-    waits = raw.get("ttft_s")
-    bounds = waits if isinstance(waits, Mapping) else {}
-    name, bound = "p99", _bound(bounds.get("p99"))
-    reason = str(bound.get("reason") or "")
-    for other in ("p95", "p50"):
-        if number(bound.get("value")) is None:
-            name, bound = other, _bound(bounds.get(other))
+    waits = _mapping(raw.get("ttft_s"))
     return SweepStep(
         load=load,
         served_per_s=number(raw.get("served_per_s")),
         tokens_per_s=number(raw.get("output_tokens_per_s")),
-        percentile=name,
-        ttft=number(bound.get("value")),
-        lo=number(bound.get("lo")),
-        hi=number(bound.get("hi")),
-        reason=reason,
-        verdict=str(raw.get("verdict") or ""),
+        ttft={name: _wait(_mapping(waits.get(name))) for name in PERCENTILES},
+        verdict="invalid" if raw.get("valid") is False else str(raw.get("verdict") or ""),
         why=str(raw.get("why") or raw.get("invalid_because") or ""),
     )
 
 
-def _bound(value: Any) -> Mapping[str, Any]:
+def _wait(raw: Mapping[str, Any]) -> Wait:
+    value, lo, hi = (number(raw.get(name)) for name in ("value", "lo", "hi"))
+    return Wait(value, lo, hi, str(raw.get("reason") or ""))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def common_percentile(steps: Sequence[SweepStep]) -> str:
+    """The highest percentile that every valid step carries: a curve of unlike percentiles would lie."""
+    valid = [s for s in steps if s.valid and any(w.value is not None for w in s.ttft.values())]
+    return next((p for p in PERCENTILES if all(s.ttft[p].value is not None for s in valid)), "p50")
 
 
 def number(value: Any) -> float | None:
@@ -74,27 +89,32 @@ def number(value: Any) -> float | None:
     return float(value) if value == value and abs(value) != float("inf") else None
 
 
-def curve_chart(w: Words, steps: Sequence[SweepStep], knee: tuple[float, float] | None) -> Figure:
-    """Throughput against the wait for the first token, one mark a load; the knee is ringed."""
-    kept = [s for s in steps if s.ttft is not None and _out(s) is not None]
+def curve_chart(w: Words, steps: Sequence[SweepStep], knee: tuple[float, float] | None) -> Figure | None:
+    """Throughput against the wait for the first token, one mark a load; the knee is ringed. Null where
+    no valid step has both."""
+    p = common_percentile(steps)
+    kept = [s for s in steps if s.valid and s.ttft[p].value is not None and s.out() is not None]
+    if not kept:
+        return None
     per = w("output tokens/s") if all(s.tokens_per_s is not None for s in kept) else w("requests/s done")
-    lower = {s.percentile for s in kept} - {"p99"}
-    note = (
-        w("Where n is too small for p99, the mark is a lower percentile; the table says which.")
-        if lower
-        else ""
-    )
+    legend = [Series("s1", w("a load of the sweep (bar: 95 % interval)"), "dot")]
+    if any(s.verdict in _BAD for s in kept):
+        legend.append(Series("badc", w("too much"), "dot"))
+    if knee is not None:
+        legend.append(Series("knee", w("the knee"), "dot"))
+    notes = []
+    if p != "p99":
+        notes.append(w("Drawn is {p}, the highest percentile that n carries at every load.", p=p))
+    if any(not s.valid for s in steps):
+        notes.append(w("Invalid measurements are not drawn."))
     return Figure(
         name="capacity",
-        title=w("Throughput against time to first token, by load"),
+        title=w("Throughput against time to first token ({p}), by load", p=p),
         description=_knee_words(w, knee),
-        draw=lambda width: _curve(w, kept, knee, per, width),
-        legend=[
-            Series("s1", w("a load of the sweep (bar: 95 % interval)"), "dot"),
-            Series("knee", w("the knee"), "dot"),
-        ],
+        draw=lambda width: _curve(w, kept, p, knee, per, width),
+        legend=legend,
         table=steps_table(w, steps),
-        note=note,
+        note=" ".join(notes),
     )
 
 
@@ -109,44 +129,41 @@ def _knee_words(w: Words, knee: tuple[float, float] | None) -> str:
     )
 
 
-def _out(step: SweepStep) -> float | None:
-    return step.tokens_per_s if step.tokens_per_s is not None else step.served_per_s
-
-
 def _curve(
-    w: Words, steps: Sequence[SweepStep], knee: tuple[float, float] | None, per: str, width: int
+    w: Words,
+    steps: Sequence[SweepStep],
+    p: str,
+    knee: tuple[float, float] | None,
+    per: str,
+    width: int,
 ) -> tuple[str, int]:
     d = Drawing()
     bottom = TOP + 230
-    waits = [v for s in steps for v in (s.ttft, s.lo, s.hi) if v]
-    lo, hi = log_ends(waits) if waits else (0.001, 1.0)
-    y = Scale(0.0, nice_top(max((_out(s) or 0.0 for s in steps), default=1.0) * 1.1), bottom, TOP)
+    waits = [v for s in steps for v in (s.ttft[p].value, s.ttft[p].lo, s.ttft[p].hi) if v]
+    lo, hi = log_ends(waits)
+    y = Scale(0.0, nice_top(max((s.out() or 0.0 for s in steps), default=1.0) * 1.1), bottom, TOP)
     left = left_margin([f"{v:,g}" for v in y.ticks(5)])
     x = Scale(lo, hi, left, width - RIGHT, log=True)
     panel_title(d, 0, TOP - 12, per)
     y_axis(d, y, left, width - RIGHT, lambda v: f"{v:,g}", 5)
-    places = [(x(s.ttft or lo), y(_out(s) or 0.0), s) for s in steps]
+    places = [(x(s.ttft[p].value or lo), y(s.out() or 0.0), s) for s in steps]
     d.path([(a, b) for a, b, _ in places], "s1 d3")
-    taken: list[tuple[float, float]] = []
+    taken: list[tuple[float, float]] = [(a, b) for a, b, _ in places]
     for a, b, s in places:
-        if s.hi is not None:
-            d.line(x(s.lo) if s.lo is not None else a, b, x(s.hi), b, "w1")
-        d.dot(a, b, "badc" if s.verdict in _BAD else "s1", 4.5, f"{figures(s.load)}: {seconds(s.ttft or 0)}")
+        wait = s.ttft[p]
+        if wait.hi is not None:
+            d.line(x(wait.lo) if wait.lo is not None else a, b, x(wait.hi), b, "w1")
+        tip = f"{figures(s.load)}: {seconds(wait.value or 0)}"
+        d.dot(a, b, "badc" if s.verdict in _BAD else "s1", 4.5, tip)
         if knee is not None and s.load in knee:
             d.dot(a, b, "knee", 9)
-        words = figures(s.load)
-        spot = (min(a, width - 30.0), b - 10)
-        if all(abs(spot[0] - p) > 44 or abs(spot[1] - q) > 15 for p, q in taken):
-            d.text(*spot, words, "note", "middle")
+        spot = (min(max(a, left + 16), width - 30.0), b - 14)
+        if all(abs(spot[0] - q) > 34 or abs(spot[1] - r) > 13 for q, r in taken if (q, r) != (a, b)):
+            d.text(*spot, figures(s.load), "note", "middle")
             taken.append(spot)
     x_axis(d, x, bottom, latency_tick)
-    d.text(
-        (left + width - RIGHT) / 2,
-        bottom + BOTTOM + 6,
-        w("time to first token (p99 where n allows)"),
-        "note",
-        "middle",
-    )
+    middle = (left + width - RIGHT) / 2
+    d.text(middle, bottom + BOTTOM + 6, w("time to first token, {p}", p=p), "note", "middle")
     return d.out(), int(bottom + BOTTOM + 12)
 
 
@@ -155,38 +172,40 @@ _BAD = ("overloaded", "slo_missed", "failed")
 
 def steps_table(w: Words, steps: Sequence[SweepStep]) -> Table:
     """Every load with what came of it."""
-    rows = []
+    rows: list[list[Inline]] = []
     for s in steps:
-        wait = Num(seconds(s.ttft), s.ttft, note=_between(s)) if s.ttft is not None else Num(s.reason or "-")
         rows.append(
             [
                 Num(figures(s.load), s.load),
                 Num(figures(s.served_per_s), s.served_per_s) if s.served_per_s is not None else "-",
                 Num(figures(s.tokens_per_s), s.tokens_per_s) if s.tokens_per_s is not None else "-",
-                wait,
-                s.percentile if s.ttft is not None else "-",
+                *(_wait_cell(w, s.ttft[p]) for p in ("p50", "p95", "p99")),
                 w(s.verdict) if s.verdict else "-",
-                s.why,
+                Said(told) if (told := w.known(s.why)) is not None else Said(s.why, foreign=True),
             ]
         )
     return Table(
         name="sweep",
         caption=w("Loads of the sweep"),
-        columns=[w("load"), w("served/s"), w("tokens/s"), "TTFT", w("percentile"), w("verdict"), w("why")],
+        columns=[w("load"), w("served/s"), w("tokens/s"), "TTFT p50", "p95", "p99", w("verdict"), w("why")],
         rows=rows,
-        numeric=frozenset((0, 1, 2, 3)),
+        numeric=frozenset(range(6)),
     )
 
 
-def _between(s: SweepStep) -> str:
-    if s.hi is None:
-        return ""
-    return f"[{seconds(s.lo)} - {seconds(s.hi)}]" if s.lo is not None else f"[<= {seconds(s.hi)}]"
+def _wait_cell(w: Words, wait: Wait) -> Inline:
+    if wait.value is None:
+        small = wait.reason.startswith("n too small")
+        return Num(w("n too small") if small else "-", tone="dim")
+    if wait.hi is None:
+        return Num(seconds(wait.value), wait.value)
+    told = f"[{seconds(wait.lo)} - {seconds(wait.hi)}]" if wait.lo is not None else f"[<= {seconds(wait.hi)}]"
+    return Num(seconds(wait.value), wait.value, note=told)
 
 
 def goodput_chart(w: Words, steps: Sequence[SweepStep]) -> Figure | None:
     """Served against offered requests, beside the line on which all are served; rates only."""
-    kept = [s for s in steps if s.served_per_s is not None]
+    kept = [s for s in steps if s.valid and s.served_per_s is not None]
     if len(kept) < 2:
         return None
     return Figure(

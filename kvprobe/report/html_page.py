@@ -34,6 +34,8 @@ from kvprobe.report.content import (
 from kvprobe.report.sanitize import html as safe
 from kvprobe.report.words import HTML_LANG, Language, Words, words
 
+LONG_CELL = 40
+"""Characters from which on a cell may break anywhere: it can hold JSON without a space."""
 SHORT_TABLE = 8
 WIDE, NARROW = 900, 336
 """Widths in which each chart is drawn, px: a desk and a phone. The page shows one of the two."""
@@ -200,6 +202,9 @@ def _cell(cell: Inline, kind: str) -> str:
     value = ""
     if isinstance(cell, Num) and cell.value is not None:
         value = f' data-v="{cell.value:.10g}"'
+    text = cell if isinstance(cell, str) else cell.text
+    if not kind and len(text) > LONG_CELL:
+        kind = ' class="say"'
     return f"<td{kind}{value}>{_inline(cell)}</td>"
 
 

@@ -64,11 +64,11 @@ def _server_rows(ink: Ink, found: Replay) -> Iterator[tuple[str, RenderableType]
         said = ", ".join(f"{count:,} with {why}" for why, count in found.trace.dropped.items())
         yield "left out", ink.text(said)
     s, pool = found.settings, found.pool
-    memory = f" = {size(pool.bytes)}" if pool.bytes is not None else ""
+    held = f"{pool.tokens:,} tokens" + (f" = {size(pool.bytes)}" if pool.bytes is not None else "")
     yield (
         "pool",
         ink.text(
-            f"{pool.usable_blocks:,} blocks of {plural(pool.block_size, 'token')} = {pool.tokens:,} tokens{memory}"
+            f"{pool.usable_blocks:,} blocks of {plural(pool.block_size, 'token')} = {held}"
             f"; {s.allocator}, {s.engine}'s admission, {s.preemption}, prefix caching "
             f"{'on' if s.prefix_caching else 'off'}"
         ),

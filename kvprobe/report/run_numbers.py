@@ -195,8 +195,8 @@ def sweep(w: Any, found: Mapping[str, Any]) -> Section | None:
     knee = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
     blocks: list[Block] = []
     blocks += _limit(w, found)
-    if any(s.ttft is not None for s in steps):
-        blocks.append(capacity_charts.curve_chart(w, steps, knee))
+    if (curve := capacity_charts.curve_chart(w, steps, knee)) is not None:
+        blocks.append(curve)
     if found.get("axis") != "users" and (chart := capacity_charts.goodput_chart(w, steps)) is not None:
         blocks.append(chart)
     blocks.append(capacity_charts.steps_table(w, steps))

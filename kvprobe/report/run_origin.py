@@ -130,9 +130,11 @@ def _part(w: Words, run: Mapping[str, Any]) -> list[Inline]:
     requests, metrics, told = (_map(run.get(k)) for k in ("requests", "metrics", "diagnosis"))
     ttft, validity = _map(metrics.get("ttft_s")), _map(told.get("validity"))
     valid = validity.get("valid")
-    name = run.get("part") or run.get("name") or run.get("workload") or run.get("run_dir") or "?"
+    part = _map(run.get("part"))
+    told_round = number(part.get("round"))
+    name = part.get("name") or run.get("name") or run.get("workload") or run.get("run_dir") or "?"
     return [
-        str(name),
+        f"{name} ({whole(told_round)})" if told_round and told_round > 1 else str(name),
         _count(requests.get("ok")),
         _count(requests.get("failed")),
         _time(w, ttft, "p50"),

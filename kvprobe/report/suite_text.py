@@ -23,6 +23,7 @@ _VERDICTS = {
     "cannot_tell": ("cannot tell", "dim"),
 }
 UNKNOWN = "-"
+ROOMY_COLUMNS = 98
 
 
 def render_suite(result: SuiteResult, console: Console) -> None:
@@ -122,11 +123,17 @@ def _sweep(ink: Ink, sweep: SweepResult) -> None:
     )
     ink.blank()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    titles = (sweep.unit, "served/s", "backlog/s [95 %]", "TTFT p50", "p95", "p99", "TPOT p50", "output", "")
-    for i, title in enumerate(titles):
-        table.add_column(title, justify="left" if i == len(titles) - 1 else "right", no_wrap=True)
+    titles = [sweep.unit, "served/s", "backlog/s [95 %]", "TTFT p50", "p95", "p99", "TPOT p50", "output", ""]
+    # A closed loop has no backlog: a user waits.
+    left_out = {2} if sweep.axis == "users" else set()
+    if ink.console.width < ROOMY_COLUMNS:
+        left_out |= {5, 7}  # p99 and output: in JSON, and on a wider screen
+    shown = [i for i in range(len(titles)) if i not in left_out]
+    for i in shown:
+        table.add_column(titles[i], justify="left" if not titles[i] else "right", no_wrap=True)
     for step in sweep.steps:
-        table.add_row(*(_step_cells(ink, step)))
+        cells = _step_cells(ink, step)
+        table.add_row(*(cells[i] for i in shown))
     ink.console.print(table)
     rows = [
         (f"  {load_text(s.load)}", ink.text(s.why)) for s in sweep.steps if s.verdict not in ("sustained",)

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.evidence.clocks import WORKER_CLOCK
+from kvprobe.evidence.spool import read_spool
 from kvprobe.load.job import BreakerSpec, LoadJob, TargetSpec
 from kvprobe.load.jobs_remote import DEFAULT_PORT, DEFAULT_WEB_PORT, AgentJob, MasterJob, files_of
 from kvprobe.load.runner import Crew, Member
@@ -121,8 +123,18 @@ def _led_crew(prepared: Prepared, processes: int, log_path: Path) -> Crew:
 
 
 def tidy(prepared: Prepared) -> None:
-    """What the workers of this machine had for the master has been written into the run's spool."""
-    shutil.rmtree(prepared.run_dir.path / AGENTS, ignore_errors=True)
+    """What the workers of this machine had for the master is in the run's spool, and goes; the clocks of
+    all that had one of their own go into environment.json. Raises StorageError."""
+    run_dir = prepared.run_dir
+    shutil.rmtree(run_dir.path / AGENTS, ignore_errors=True)
+    said = run_dir.spool_dir / "master.jsonl"
+    facts = read_spool(said).facts if said.is_file() else []
+    clocks = [fact.value for fact in facts if fact.name == WORKER_CLOCK and isinstance(fact.value, dict)]
+    if clocks:
+        keys = ("worker", "host", "pid", "same_clock", "clock")
+        workers = [{key: clock.get(key) for key in keys} for clock in clocks]
+        known = msgspec.json.decode((run_dir.path / "environment.json").read_bytes())
+        run_dir.write_json("environment.json", {**known, "workers": workers})
 
 
 def free_port() -> int:

@@ -22,14 +22,20 @@ def run_load(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> 
     crew = make_crew(prepared)
     try:
         with SpoolWriter(run_dir.spool_dir / "samples.jsonl", "sampler") as spool:
-            return _with_sampler(prepared, crew, spool, progress, interrupts)
+            ending = _with_sampler(prepared, crew, spool, progress, interrupts)
+        crew.close()
+        try:
+            tidy(prepared)
+        except StorageError as error:
+            ending.problems.extend(error.problems)
+            ending.exit_code = gravest(ending.exit_code, Exit.STORAGE)
+        return ending
     except StorageError as error:
         return LoadEnding(
             reason="storage", detail=str(error), exit_code=Exit.STORAGE, problems=list(error.problems)
         )
     finally:
         crew.close()
-        tidy(prepared)
         progress.close()
 
 

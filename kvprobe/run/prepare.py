@@ -59,9 +59,7 @@ def prepare(
     progress.say(f"target {base_url}, model {target.model}")
     pieces = PromptSource.vocabulary_of(workload)
     history = isinstance(workload.prompt, MultiTurnPrompt)
-    calibration = calibrate(
-        base_url, target.model, workload.endpoint, key, client, pieces, history=history
-    )
+    calibration = calibrate(base_url, target.model, workload.endpoint, key, client, pieces, history=history)
     _check_lengths(workload, calibration, target)
     planned = _check_tokens(workload, calibration)
     run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
@@ -115,6 +113,7 @@ def _check_lengths(workload: Workload, calibration: Calibration, target: targets
     if limit is None:
         return
     source = PromptSource(workload, calibration, "")
+    _check_trace(source, limit)
     planned = [source.request(index) for index in range(min(source.total or _LOOKED_AT, _LOOKED_AT))]
     longest = max(planned, key=lambda r: r.asked_prompt_tokens + r.asked_completion_tokens)
     needed = longest.asked_prompt_tokens + longest.asked_completion_tokens
@@ -127,6 +126,18 @@ def _check_lengths(workload: Workload, calibration: Calibration, target: targets
                 "shorten the prompt or output in the workload, or raise the server's max model length",
             )
         )
+
+
+def _check_trace(source: PromptSource, limit: int) -> None:
+    """All rows of a trace, not only the first ones."""
+    longest = source.longest_row()
+    if longest is not None and sum(longest[:2]) > limit:
+        message = (
+            f"the request in line {longest[2]} of the trace needs {sum(longest[:2])} tokens "
+            f"({longest[0]} in, {longest[1]} out) and the model's limit is {limit}"
+        )
+        fix = f"leave longer ones out with `prompt.max_request_tokens: {limit}`, or scale the trace"
+        raise UsageError(Problem("too_long", message, fix))
 
 
 def _check_tokens(workload: Workload, calibration: Calibration) -> guards.Planned:

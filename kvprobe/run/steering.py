@@ -96,7 +96,7 @@ class Steering:
         text = masked(event.detail or event.event)
         if event.event == "waiting":
             self._ready_by_s = time.monotonic() + READY_TIMEOUT_S
-        log.warning(text) if event.event == "lost" else log.info(text)
+        log.info(text)
         self.progress.say(text)
 
     def _go(self) -> None:

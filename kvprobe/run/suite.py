@@ -57,6 +57,10 @@ Next = Callable[[Sequence[PartRun]], Item | None]
 
 def conduct_suite(options: RunOptions, progress: Progress) -> SuiteOutcome:
     """All runs of a suite or sweep. Raises `KvprobeError` for whatever is wrong before the first request."""
+    if options.master:
+        message = "several runs cannot be led over machines: each --worker serves one run of a master"
+        fix = "run the parts one by one with --master; --processes works here"
+        raise UsageError(Problem("conflict", message, fix))
     if kind_of_file(options.workload) == "suite":
         suite = load_suite(options.workload, options.sets)
         _check(options, suite)
@@ -114,6 +118,9 @@ def suite_plan(options: RunOptions, suite: Suite) -> Next:
     return following
 
 
+_NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")
+
+
 class _Conductor:
     """Makes the runs that a plan asks for, one after the other."""
 
@@ -130,6 +137,8 @@ class _Conductor:
                 stack.callback(server.stop)
                 self._all(home, server)
             except Interrupted as signalled:
+                if not self._out.runs:
+                    self._out.problems.append(_NOTHING_KEPT)
                 self._end(signalled.exit_code, "stopped by a signal between two runs")
             except KvprobeError as error:
                 if not self._out.runs:
@@ -151,7 +160,8 @@ class _Conductor:
         while (item := self._plan(self._out.runs)) is not None:
             self._progress.say(item.says)
             if self._options.target is None:
-                server.ready(item.server_args)
+                # The same texts a second time would meet the first one's cache.
+                server.ready(item.server_args, fresh=item.workload.salt == "none")
             settle(self._options, server.base_url, self._progress)
             outcome = self._one(home, item, server)
             self._out.runs.append(PartRun(item, outcome))

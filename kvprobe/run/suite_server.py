@@ -26,9 +26,11 @@ class SuiteServer:
         """It was started and is not there any more."""
         return self.server is not None and not self.server.alive()
 
-    def ready(self, args: tuple[str, ...]) -> EmbeddedServer:
-        """A server with exactly these options, listening. Raises `KvprobeError`."""
-        if self.server is not None and self.server.args == args and self.server.alive():
+    def ready(self, args: tuple[str, ...], *, fresh: bool = False) -> EmbeddedServer:
+        """A server with exactly these options, listening; `fresh` asks for a new one in any case.
+        Raises `KvprobeError`."""
+        same = self.server is not None and self.server.args == args and self.server.alive()
+        if self.server is not None and same and not fresh:
             return self.server
         self.stop()
         require_server_extra()

@@ -8,7 +8,6 @@ import msgspec
 
 from kvprobe.evidence.rundata import RunData
 
-
 _SHOWN_STAGES = 4
 
 

@@ -54,7 +54,8 @@ class Moment(msgspec.Struct, kw_only=True):
     kv_usage: float | None
     waiting: float | None
     held_tokens: int
-    """By this run's requests, shared prefixes counted for each."""
+    """By this run's requests at most: shared prefixes count for each, and a prompt counts in full while
+    its prefill still runs."""
     requests: int
     holders: list[Holder]
     """The largest first, at most `MOST_REQUESTS`."""

@@ -63,7 +63,7 @@ def sweep_result(axis: Axis, limits: Limits, steps: Sequence[Step], *, constant:
 def undecided_because_invalid(result: SweepResult) -> bool:
     """Whether invalid measurements keep the sweep from its answer: then it is INVALID itself.
 
-    An invalid step beyond the interval costs nothing, one within only widens it.
+    An invalid step beyond the interval or below it costs nothing, one within only widens it.
     """
     valid = {step.load for step in result.steps if step.valid}
     if not valid:
@@ -72,5 +72,6 @@ def undecided_because_invalid(result: SweepResult) -> bool:
     if not lost:
         return False
     if result.interval is None:
-        return True
-    return result.interval.lo is None or result.interval.hi is None
+        return result.knee is None
+    lo, hi = result.interval.lo, result.interval.hi
+    return lo is None or (hi is None and max(lost) > lo)

@@ -36,6 +36,8 @@ class TraceIndex:
         self._turns = array("q")
         self._names: list[str] = []
         self.longest_in_tokens = self.longest_out_tokens = 0
+        self.longest: tuple[int, int, int] = (0, 0, 0)
+        """Prompt tokens, answer tokens and line of the row that has most of both together."""
         self._read(most, end_s, longest_tokens)
         self.dropped: Counter[str] = Counter(trace.dropped)
         """Rows that were left out among those that were read, by reason."""
@@ -117,6 +119,8 @@ class TraceIndex:
             self._turns.append(row.turn or 0)
             self.longest_in_tokens = max(self.longest_in_tokens, row.in_tokens)
             self.longest_out_tokens = max(self.longest_out_tokens, row.out_tokens)
+            if row.in_tokens + row.out_tokens > sum(self.longest[:2]):
+                self.longest = (row.in_tokens, row.out_tokens, row.line)
             if row.session is None:
                 self._sessions.append(NO_SESSION)
                 continue

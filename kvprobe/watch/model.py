@@ -16,6 +16,8 @@ Verdict = Literal[
     "queueing_below_the_red_line",
     "queueing_at_low_use",
     "queueing_use_unknown",
+    "held_by_nobody",
+    "stalled",
     "healthy",
     "idle",
     "use_unknown",

@@ -7,13 +7,18 @@ still be the pool's doing: a prompt that needs more than what is left waits as w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kvprobe.diagnose.rules.pool import IDLE, QUEUED_SAMPLES, RED_LINE
 from kvprobe.watch.model import EngineView, Number, Reading, Verdict
 from kvprobe.watch.window import Window
 
 RESTART_SHOWN_S = 10.0
+STILL_LOOKS = 4
+"""So many looks in a row that nothing runs are no gap between two requests."""
+_HELD = 0.02
+_HELD_MEANS_REQUESTS = ("vllm", "sglang", "reference")
+"""Engines whose KV use leaves out what only the prefix cache keeps."""
 _HIT_RATE_FALL = 0.10
 _THROUGHPUT_LEFT = 0.70
 _KV, _WAITING, _RUNNING = "engine.kv_usage_ratio", "engine.requests_waiting", "engine.requests_running"
@@ -25,6 +30,8 @@ def reading(window: Window, numbers: Mapping[str, Number], engines: Sequence[Eng
     if since is not None and since <= RESTART_SHOWN_S:
         return _say("restarted", f"restarted: {since:.0f} s ago its counters began anew")
     usage, waiting = numbers["kv_usage"].value, numbers["waiting"].value
+    if (nothing_runs := _nothing_runs(window, usage, waiting)) is not None:
+        return nothing_runs
     if usage is None:
         return _without_usage(numbers, waiting, window)
     crowded = _one_engine(engines, usage)
@@ -128,14 +135,37 @@ def _one_engine(engines: Sequence[EngineView], mean: float) -> Reading | None:
     return _say("pressure", text)
 
 
-def _queued(window: Window) -> int:
-    """Looks in a row, up to now, that found requests waiting."""
+def _nothing_runs(window: Window, usage: float | None, waiting: float | None) -> Reading | None:
+    """Two situations in which the other numbers would mislead: requests wait and none runs, or none is there
+    and blocks are held all the same."""
+    looks = _last_looks(window.values(_RUNNING), lambda value: value == 0)
+    if looks < STILL_LOOKS or waiting is None:
+        return None
+    if waiting > 0 and _queued(window) >= STILL_LOOKS:
+        text = f"{waiting:.0f} waiting and nothing runs: the engine is stalled or asleep, or the first "
+        return _say("stalled", f"{text}prompt does not fit")
+    engine = window.last.engine if window.last is not None else None
+    held = _last_looks(window.values(_KV), lambda value: value > _HELD)
+    idle = _last_looks(window.values(_WAITING), lambda value: value == 0)
+    if usage is None or engine not in _HELD_MEANS_REQUESTS or min(held, idle) < STILL_LOOKS:
+        return None
+    text = f"{_share(usage)} in use with no request there: blocks that nobody gives back, as a leak looks"
+    return _say("held_by_nobody", f"{text} (or KV data kept for another instance)")
+
+
+def _last_looks(values: Sequence[float], holds: Callable[[float], bool]) -> int:
+    """In how many looks up to now something held without a break."""
     count = 0
-    for value in reversed(window.values(_WAITING)):
-        if value <= 0:
+    for value in reversed(values):
+        if not holds(value):
             break
         count += 1
     return count
+
+
+def _queued(window: Window) -> int:
+    """Looks in a row, up to now, that found requests waiting."""
+    return _last_looks(window.values(_WAITING), lambda value: value > 0)
 
 
 def _hit_rate_falls(window: Window) -> bool:

@@ -56,7 +56,7 @@ def causes(found: Diagnosis) -> list[str]:
     return [f.cause for f in found.findings if f.role != "ruled_out"]
 
 
-# -- a limit on sequences ------------------------------------------------------------------------
+# -- a limit on sequences ----------------------------------------------------------------------
 
 
 def queue(running: float, waiting: float, usage: float, limit: str | None = "4") -> Diagnosis:
@@ -99,7 +99,7 @@ def test_a_number_that_varies_is_no_limit() -> None:
     assert causes(diagnose(replace(made, "cache_config", dict(POOL, max_num_seqs="4")))) == []
 
 
-# -- few long requests, or many --------------------------------------------------------------------
+# -- few long requests, or many ----------------------------------------------------------------
 
 
 def pressed(made: Made, running: float) -> Diagnosis:
@@ -122,7 +122,7 @@ def test_without_the_pools_size_nobody_says_long() -> None:
     assert diagnose(replace(made, "cache_config", {"block_size": "16"})).primary == "kv_pool_pressure"
 
 
-# -- reserved, fragmented ----------------------------------------------------------------------------
+# -- reserved, fragmented ----------------------------------------------------------------------
 
 
 def reserved(share: float, usage: float, waiting: float) -> Diagnosis:
@@ -173,7 +173,7 @@ def test_near_misses_of_fragmentation(fragmented: float, failures: float, waitin
     assert causes(pieces(fragmented, failures, waiting)) == []
 
 
-# -- cancelled requests --------------------------------------------------------------------------------
+# -- cancelled requests ------------------------------------------------------------------------
 
 
 def cancelling(
@@ -251,7 +251,7 @@ def test_what_others_held_before_is_not_lost_by_this_load() -> None:
     assert causes(diagnose(made)) == []
 
 
-# -- host memory ------------------------------------------------------------------------------------------
+# -- host memory -------------------------------------------------------------------------------
 
 
 def rss(*levels_mib: float, pool_bytes: int = 0, requests: int = 120) -> Diagnosis:
@@ -333,7 +333,7 @@ def test_near_misses_of_prefill(forward: float, preemptions: float, queue_s: flo
     assert causes(computed(forward, preemptions=preemptions, queue_s=queue_s)) == []
 
 
-# -- the device's other tenants -------------------------------------------------------------------------------
+# -- the device's other tenants ----------------------------------------------------------------
 
 
 def shared_device(others: list[float], *, failures: int) -> Diagnosis:
@@ -364,7 +364,7 @@ def test_memory_that_others_always_held_explains_no_failure() -> None:
     assert causes(shared_device([300], failures=6)) == ["unknown"]
 
 
-# -- what the cache holds ---------------------------------------------------------------------------------------
+# -- what the cache holds ----------------------------------------------------------------------
 
 
 def cache(cached_blocks: float, *, evicted: float = 0.0, got: int = 0, free: bool = True) -> Diagnosis:

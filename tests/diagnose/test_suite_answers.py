@@ -129,7 +129,7 @@ def test_decode_that_differs_is_said() -> None:
     found = three({"ttft_ms": 30.0, "cached": 768, "gap_ms": 20.0}, {"ttft_ms": 200.0})
     assert found["decode_unchanged"].verdict == "not_shown"
     assert "2.0" in found["decode_unchanged"].text
-    assert found["meaning"].text == "Prefill is saved; that decode is unchanged is not shown."
+    assert found["meaning"].text == "Prefill is saved; decode is not unchanged (below)."
 
 
 def test_few_requests_say_nothing() -> None:
@@ -297,6 +297,8 @@ def test_invalid_parts_and_the_order_are_noted() -> None:
     assert found is not None
     assert "INVALID measurement in b" in found.notes[0]
     assert "a, b, b, a: forwards and backwards" in found.notes[1]
+    assert {s.verdict for s in found.statements} == {"cannot_tell"}, "validity outranks every conclusion"
+    assert found.statements[0].text.startswith("Nothing is concluded: the measurement is INVALID in b.")
     assert [len(p.runs) for p in part_views(runs)] == [2, 2]
     once = answer("three_controls", runs[:2])
     assert once is not None

@@ -356,3 +356,18 @@ def test_late_stamps_in_a_single_request_run() -> None:
     assert "late_client" in invalid(made)
     assert made.records[0].sent_ns == T0
     assert made.records[0].intended_ns == T0 - 500 * MS
+
+
+def test_a_late_worker_is_not_hidden_by_punctual_ones() -> None:
+    """One of five workers is late, or at a full core, in most of its windows."""
+    made = healthy()
+    for worker in "1234":
+        made.gauge("client.loop_lag_s", [0.002] * 40, every_ms=251.0, worker=worker, window="max")
+        made.gauge("client.cpu_ratio", [0.2] * 40, every_ms=251.0, worker=worker)
+    assert invalid(made) == []
+    made.gauge(
+        "client.loop_lag_s", [0.002, 0.030, 0.030, 0.030] * 10, every_ms=253.0, worker="5", window="max"
+    )
+    made.gauge("client.cpu_ratio", [1.0, 0.2, 1.0, 0.2] * 10, every_ms=253.0, worker="5")
+    assert invalid(made) == ["late_client", "client_cpu"]
+    assert "of worker 5" in " ".join(i.text for i in issues(made))

@@ -147,10 +147,12 @@ def test_a_sweep_finds_out_or_says_why_not(out: Path) -> None:
     assert sweep["sentences"][0].split(";")[0].split()[0] in again.out
 
 
-def test_a_sweep_refuses_a_single_rate(out: Path) -> None:
-    result = kvprobe("run", "sweep_rate", "--rate", "3", "--out", str(out), "--json")
+@pytest.mark.parametrize("argv", [("--rate", "3"), ("--master",)])
+def test_what_a_sweep_has_no_use_for(argv: tuple[str, ...], out: Path) -> None:
+    result = kvprobe("run", "sweep_rate", *argv, "--out", str(out), "--json")
     assert result.code == 2
-    assert "--rate" in result.document["errors"][0]["message"]
+    assert result.document["errors"][0]["code"] == "conflict"
+    assert not out.exists()
 
 
 def start(small: str, out: Path, *more: str) -> subprocess.Popen[str]:

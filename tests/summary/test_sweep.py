@@ -232,6 +232,8 @@ def test_a_sweep_is_invalid_only_where_its_answer_depends_on_it() -> None:
     lost = Step(load=4, valid=False)
     assert not undecided_because_invalid(sweep_result("rate", LIMITS, [good, lost, bad], constant=True))
     assert undecided_because_invalid(sweep_result("rate", LIMITS, [good, lost], constant=True))
+    below = Step(load=1, valid=False)
+    assert not undecided_because_invalid(sweep_result("rate", LIMITS, [below, good], constant=True))
     assert undecided_because_invalid(sweep_result("rate", LIMITS, [lost], constant=True))
     assert not undecided_because_invalid(sweep_result("rate", LIMITS, [good], constant=True))
 

@@ -88,6 +88,27 @@ def test_a_queue_that_began_at_a_full_pool_is_its_even_when_room_shows_for_a_mom
     assert says(ended).id == "queueing_below_the_red_line"
 
 
+def test_blocks_that_no_request_holds_are_no_healthy_pool() -> None:
+    held = vllm(running=0, waiting=0, kv=0.92)
+    assert says([held] * 4).text == (
+        "92 % in use with no request there: blocks that nobody gives back, as a leak looks "
+        "(or KV data kept for another instance)"
+    )
+    # A gap between two requests, or an engine whose use counts what the prefix cache keeps.
+    assert says([held] * 2).id == "full_and_healthy"
+    assert says([*[held] * 3, vllm(running=1, waiting=0, kv=0.92), held]).id == "full_and_healthy"
+    lmdeploy = held.replace("vllm:kv_cache", "lmdeploy:gpu_cache").replace("vllm:", "lmdeploy:")
+    assert says([lmdeploy] * 4).id == "full_and_healthy"
+    assert says([vllm(running=0, waiting=0, kv=0.0)] * 4).id == "idle"
+
+
+def test_requests_that_wait_while_nothing_runs() -> None:
+    said = says([vllm(running=0, waiting=3, kv=0.1)] * 4)
+    assert (said.id, said.text[:29]) == ("stalled", "3 waiting and nothing runs: t")
+    assert says([vllm(running=0, waiting=3, kv=0.1)] * 3).id == "queueing_at_low_use"
+    assert says(["llamacpp:requests_processing 0\nllamacpp:requests_deferred 2\n"] * 4).id == "stalled"
+
+
 def test_a_restart_is_said_before_anything_else_and_is_no_falling_throughput() -> None:
     pages = [vllm(running=8, waiting=3, kv=0.97, made=m) for m in (5000, 5100, 20)]
     assert says(pages).id == "restarted"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from statistics import median
 
-from kvprobe.summary.flight import in_flight
 from kvprobe.diagnose.model import Evidence, Finding
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View
 from kvprobe.evidence.records import CANCELLED, RequestRecord
 from kvprobe.summary import activity
+from kvprobe.summary.flight import in_flight
 from kvprobe.summary.memory import whole as label_number
 from kvprobe.summary.units import percent, plural, whole
 

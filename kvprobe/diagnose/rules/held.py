@@ -44,5 +44,5 @@ def _sentence(moment: Moment) -> str:
     more = f"; {whole(moment.requests - SHOWN)} more" if moment.requests > SHOWN else ""
     return (
         f"who held the cache {seconds(moment.t_s)} into the load, {_WORDS[moment.event]}: "
-        f"{plural(moment.requests, 'request')} with {whole(moment.held_tokens)} tokens: {largest}{more}"
+        f"{plural(moment.requests, 'request')} of up to {whole(moment.held_tokens)} tokens: {largest}{more}"
     )

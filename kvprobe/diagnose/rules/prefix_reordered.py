@@ -19,6 +19,7 @@ def reordered(view: View) -> Candidate | None:
     """Needs: known lines in another order, and reuse that one order would add. Refuted by hits on them."""
     layout, got, ceiling = view.summary.layout, got_of(view), ceiling_of(view)
     ordered = layout.ceiling_if_ordered
+    from_token, lines = layout.reordered_from_token or 0, layout.reordered_lines or 0
     if ordered is None or not layout.reordered_prompts or ordered - ceiling < MOVING_GAINS:
         return None
     if got is not None and got > FAR_BELOW * ordered:
@@ -28,7 +29,7 @@ def reordered(view: View) -> Candidate | None:
     seen = "not exported by the server" if got is None else percent(got)
     why = (
         f"{whole(layout.reordered_prompts)} prompts hold lines of earlier prompts in another order, from "
-        f"about token {whole(layout.reordered_from_token)} on: {percent(ceiling)} of the prompt tokens can "
+        f"about token {whole(from_token)} on: {percent(ceiling)} of the prompt tokens can "
         f"be reused (got: {seen}); with these lines always in one order it would be {percent(ordered)}."
     )
     return candidate(
@@ -38,7 +39,7 @@ def reordered(view: View) -> Candidate | None:
         [
             evidence(
                 layout.source,
-                f"{whole(layout.reordered_lines)} lines of such a prompt are not where they first were",
+                f"{whole(lines)} lines of such a prompt are not where they first were",
                 reordered_prompts=(layout.reordered_prompts, None),
                 reordered_from_token=(layout.reordered_from_token, "tokens"),
                 ceiling_as_sent=(ceiling, "ratio"),

@@ -77,7 +77,8 @@ def _early_first_chunk(view: View) -> list[Candidate]:
     leads = []
     for record in view.ok:
         ttft, lead = ttft_s(record), between(record.first_token_ns, record.first_chunk_ns)
-        if ttft and lead is not None:
+        early = between(record.first_chunk_ns, record.sent_ns)
+        if ttft and lead is not None and early is not None:
             leads.append((lead, lead / ttft))
     if len(leads) < EARLY_MIN_ROWS:
         return []

@@ -32,11 +32,11 @@ Floats = NDArray[np.float64]
     K_FIXED, K_TOKEN, K_KV, K_PAIR, K_ROOFLINE, NUM_FLOATS,
 ) = range(18)  # fmt: skip
 
-# Rows of `Sim.p`, a column a piece; column 0 is both ends of the queue.
+# Columns of `Sim.p`, a row a piece; row 0 is both ends of the queue.
 P_START, P_COUNT, P_REF, P_BEFORE, P_AFTER, P_CONT, P_BACK, P_SAME, P_KEY, NUM_PIECE = range(10)
-# Rows of `Sim.index`, open addressing: the key of a content, its oldest piece.
+# Columns of `Sim.cells`, open addressing: the key of a content, its oldest piece.
 I_KEY, I_FIRST = range(2)
-# Rows of `Sim.h`: what requests hold, a list for each.
+# Columns of `Sim.h`: what requests hold, a list for each.
 H_PIECE, H_BLOCKS, H_OWN, H_NEXT, NUM_HOLD = range(5)
 # Rows of `Sim.lists`: a heap of the decoders' ends, the preempted, the prompts of the step.
 L_HEAP_AT, L_HEAP_MARK, L_HEAP_SLOT, L_STACK, L_WORK_SLOT, L_WORK_COUNT, NUM_LISTS = range(7)
@@ -70,7 +70,7 @@ class Sim(NamedTuple):
     n: Ints
     f: Floats
     p: Ints
-    index: Ints
+    cells: Ints
     h: Ints
     lists: Ints
     s: Ints

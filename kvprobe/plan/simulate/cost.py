@@ -41,8 +41,8 @@ ASSUMED = StepCost(
     token_s=40e-6,
     source="assumed",
     notes=(
-        "20 ms a step and 40 us a token are no more than an order of magnitude (an 8B model on one large GPU): "
-        "times, and how many requests are there at once, follow from them; give --fit RUN or --gpu NAME",
+        "20 ms a step and 40 us a token are an order of magnitude, no more (an 8B model on one large GPU): "
+        "times, and how many requests are there at once, follow from it; give --fit RUN or --gpu NAME",
     ),
 )
 """Where nothing is known of the machine."""

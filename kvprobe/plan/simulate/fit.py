@@ -56,11 +56,16 @@ def fit_data(run: RunData, *, name: str) -> StepCost:
     fixed, kv, spread = _decode(seen, name)
     token, pair = _prefill(seen, fixed, kv)
     notes = [
-        f"fitted to {len(seen):,} requests of {name}: the network and the server's front end are in the times",
+        f"fitted to {len(seen):,} requests of {name}: the network and the front end are in them",
         f"decode gaps of that run deviate by {spread:.0%} from the fit (median)",
     ]
     return StepCost(
-        fixed_s=fixed, token_s=token, kv_token_s=kv, pair_s=pair, source=f"fitted to {name}", notes=tuple(notes)
+        fixed_s=fixed,
+        token_s=token,
+        kv_token_s=kv,
+        pair_s=pair,
+        source=f"fitted to {name}",
+        notes=tuple(notes),
     )
 
 

@@ -29,9 +29,9 @@ from kvprobe.plan.simulate.compiled import jit
 @jit
 def place(m: Sim, key: int) -> int:
     """The cell of the index that holds `key`, or the empty one where it would go."""
-    mask = m.index.shape[1] - 1
+    mask = m.cells.shape[0] - 1
     at = (key >> 1) & mask
-    while m.index[I_KEY, at] != 0 and m.index[I_KEY, at] != key:
+    while m.cells[at, I_KEY] != 0 and m.cells[at, I_KEY] != key:
         at = (at + 1) & mask
     return at
 
@@ -39,15 +39,15 @@ def place(m: Sim, key: int) -> int:
 @jit
 def _drop_cell(m: Sim, at: int) -> None:
     """Empty a cell and close the gap, so that later keys are still found."""
-    mask = m.index.shape[1] - 1
+    mask = m.cells.shape[0] - 1
     hole, after = at, (at + 1) & mask
-    while m.index[I_KEY, after] != 0:
-        home = (m.index[I_KEY, after] >> 1) & mask
+    while m.cells[after, I_KEY] != 0:
+        home = (m.cells[after, I_KEY] >> 1) & mask
         if ((after - home) & mask) >= ((after - hole) & mask):
-            m.index[I_KEY, hole], m.index[I_FIRST, hole] = m.index[I_KEY, after], m.index[I_FIRST, after]
+            m.cells[hole, I_KEY], m.cells[hole, I_FIRST] = m.cells[after, I_KEY], m.cells[after, I_FIRST]
             hole = after
         after = (after + 1) & mask
-    m.index[I_KEY, hole] = 0
+    m.cells[hole, I_KEY] = 0
 
 
 @jit
@@ -55,9 +55,9 @@ def find(m: Sim, first: int, offset: int) -> int:
     """The oldest piece of a content's list that covers the block `offset`; -1 when none does."""
     piece = first
     while piece >= 0:
-        if m.p[P_START, piece] <= offset < m.p[P_START, piece] + m.p[P_COUNT, piece]:
+        if m.p[piece, P_START] <= offset < m.p[piece, P_START] + m.p[piece, P_COUNT]:
             return piece
-        piece = m.p[P_SAME, piece]
+        piece = m.p[piece, P_SAME]
     return -1
 
 
@@ -66,104 +66,104 @@ def new_piece(m: Sim, start: int, count: int) -> int:
     """A piece of its own, referenced once, in no list."""
     piece = m.n[PIECE_FREE]
     if piece >= 0:
-        m.n[PIECE_FREE] = m.p[P_SAME, piece]
+        m.n[PIECE_FREE] = m.p[piece, P_SAME]
     else:
         piece = m.n[PIECE_TOP]
         m.n[PIECE_TOP] += 1
-    m.p[P_START, piece], m.p[P_COUNT, piece], m.p[P_REF, piece] = start, count, 1
-    m.p[P_CONT, piece] = m.p[P_BACK, piece] = m.p[P_SAME, piece] = -1
-    m.p[P_KEY, piece] = 0
+    m.p[piece, P_START], m.p[piece, P_COUNT], m.p[piece, P_REF] = start, count, 1
+    m.p[piece, P_CONT] = m.p[piece, P_BACK] = m.p[piece, P_SAME] = -1
+    m.p[piece, P_KEY] = 0
     return piece
 
 
 @jit
 def register(m: Sim, piece: int, key: int) -> None:
     """Make a piece the youngest of its content."""
-    m.p[P_KEY, piece] = key
+    m.p[piece, P_KEY] = key
     at = place(m, key)
-    if m.index[I_KEY, at] == 0:
-        m.index[I_KEY, at], m.index[I_FIRST, at] = key, piece
+    if m.cells[at, I_KEY] == 0:
+        m.cells[at, I_KEY], m.cells[at, I_FIRST] = key, piece
         return
-    last = m.index[I_FIRST, at]
-    while m.p[P_SAME, last] >= 0:
-        last = m.p[P_SAME, last]
-    m.p[P_SAME, last] = piece
+    last = m.cells[at, I_FIRST]
+    while m.p[last, P_SAME] >= 0:
+        last = m.p[last, P_SAME]
+    m.p[last, P_SAME] = piece
 
 
 @jit
 def _unregister(m: Sim, piece: int) -> None:
-    at = place(m, m.p[P_KEY, piece])
-    if m.index[I_FIRST, at] == piece:
-        if m.p[P_SAME, piece] < 0:
+    at = place(m, m.p[piece, P_KEY])
+    if m.cells[at, I_FIRST] == piece:
+        if m.p[piece, P_SAME] < 0:
             _drop_cell(m, at)
         else:
-            m.index[I_FIRST, at] = m.p[P_SAME, piece]
+            m.cells[at, I_FIRST] = m.p[piece, P_SAME]
         return
-    before = m.index[I_FIRST, at]
-    while m.p[P_SAME, before] != piece:
-        before = m.p[P_SAME, before]
-    m.p[P_SAME, before] = m.p[P_SAME, piece]
+    before = m.cells[at, I_FIRST]
+    while m.p[before, P_SAME] != piece:
+        before = m.p[before, P_SAME]
+    m.p[before, P_SAME] = m.p[piece, P_SAME]
 
 
 @jit
 def _link(m: Sim, before: int, piece: int) -> None:
     """Into the queue behind `before`."""
-    after = m.p[P_AFTER, before]
-    m.p[P_AFTER, before] = m.p[P_BEFORE, after] = piece
-    m.p[P_BEFORE, piece], m.p[P_AFTER, piece] = before, after
+    after = m.p[before, P_AFTER]
+    m.p[before, P_AFTER] = m.p[after, P_BEFORE] = piece
+    m.p[piece, P_BEFORE], m.p[piece, P_AFTER] = before, after
 
 
 @jit
 def _unlink(m: Sim, piece: int) -> None:
-    before, after = m.p[P_BEFORE, piece], m.p[P_AFTER, piece]
-    m.p[P_AFTER, before], m.p[P_BEFORE, after] = after, before
+    before, after = m.p[piece, P_BEFORE], m.p[piece, P_AFTER]
+    m.p[before, P_AFTER], m.p[after, P_BEFORE] = after, before
 
 
 @jit
 def _part_from_next(m: Sim, piece: int) -> None:
-    if m.p[P_CONT, piece] >= 0:
-        m.p[P_BACK, m.p[P_CONT, piece]] = -1
-        m.p[P_CONT, piece] = -1
+    if m.p[piece, P_CONT] >= 0:
+        m.p[m.p[piece, P_CONT], P_BACK] = -1
+        m.p[piece, P_CONT] = -1
 
 
 @jit
 def split(m: Sim, piece: int, offset: int) -> int:
     """Cut a piece before the block `offset`; returns the latter part, which is evicted first."""
-    rest = new_piece(m, offset, m.p[P_START, piece] + m.p[P_COUNT, piece] - offset)
-    m.p[P_COUNT, piece] = offset - m.p[P_START, piece]
-    m.p[P_REF, rest], m.p[P_KEY, rest] = m.p[P_REF, piece], m.p[P_KEY, piece]
-    if m.p[P_KEY, piece] != 0:
-        m.p[P_SAME, rest] = m.p[P_SAME, piece]
-        m.p[P_SAME, piece] = rest
-    m.p[P_CONT, rest] = m.p[P_CONT, piece]
-    if m.p[P_CONT, rest] >= 0:
-        m.p[P_BACK, m.p[P_CONT, rest]] = rest
-    m.p[P_CONT, piece], m.p[P_BACK, rest] = rest, piece
-    if m.p[P_REF, piece] == 0:
-        _link(m, m.p[P_BEFORE, piece], rest)
+    rest = new_piece(m, offset, m.p[piece, P_START] + m.p[piece, P_COUNT] - offset)
+    m.p[piece, P_COUNT] = offset - m.p[piece, P_START]
+    m.p[rest, P_REF], m.p[rest, P_KEY] = m.p[piece, P_REF], m.p[piece, P_KEY]
+    if m.p[piece, P_KEY] != 0:
+        m.p[rest, P_SAME] = m.p[piece, P_SAME]
+        m.p[piece, P_SAME] = rest
+    m.p[rest, P_CONT] = m.p[piece, P_CONT]
+    if m.p[rest, P_CONT] >= 0:
+        m.p[m.p[rest, P_CONT], P_BACK] = rest
+    m.p[piece, P_CONT], m.p[rest, P_BACK] = rest, piece
+    if m.p[piece, P_REF] == 0:
+        _link(m, m.p[piece, P_BEFORE], rest)
     return rest
 
 
 @jit
 def reference(m: Sim, piece: int) -> None:
     """One holder more."""
-    if m.p[P_REF, piece] == 0:
+    if m.p[piece, P_REF] == 0:
         _unlink(m, piece)
-        m.n[AVAIL] -= m.p[P_COUNT, piece]
-        m.n[CACHED] -= m.p[P_COUNT, piece]
-        m.n[USED] += m.p[P_COUNT, piece]
-    m.p[P_REF, piece] += 1
+        m.n[AVAIL] -= m.p[piece, P_COUNT]
+        m.n[CACHED] -= m.p[piece, P_COUNT]
+        m.n[USED] += m.p[piece, P_COUNT]
+    m.p[piece, P_REF] += 1
 
 
 @jit
 def unreference(m: Sim, piece: int) -> None:
     """One holder less; nobody's piece goes to the end of the queue."""
-    m.p[P_REF, piece] -= 1
-    if m.p[P_REF, piece] == 0:
-        _link(m, m.p[P_BEFORE, 0], piece)
-        m.n[AVAIL] += m.p[P_COUNT, piece]
-        m.n[CACHED] += m.p[P_COUNT, piece]
-        m.n[USED] -= m.p[P_COUNT, piece]
+    m.p[piece, P_REF] -= 1
+    if m.p[piece, P_REF] == 0:
+        _link(m, m.p[0, P_BEFORE], piece)
+        m.n[AVAIL] += m.p[piece, P_COUNT]
+        m.n[CACHED] += m.p[piece, P_COUNT]
+        m.n[USED] -= m.p[piece, P_COUNT]
 
 
 @jit
@@ -176,25 +176,25 @@ def take(m: Sim, blocks: int) -> None:
     n[FREE] -= plain
     left = blocks - plain
     while left > 0:
-        piece = m.p[P_AFTER, 0]
-        gone = min(left, m.p[P_COUNT, piece])
+        piece = m.p[0, P_AFTER]
+        gone = min(left, m.p[piece, P_COUNT])
         left -= gone
         n[CACHED] -= gone
         n[EVICTED] += gone
-        m.p[P_COUNT, piece] -= gone
+        m.p[piece, P_COUNT] -= gone
         _part_from_next(m, piece)
-        if m.p[P_COUNT, piece] == 0:
+        if m.p[piece, P_COUNT] == 0:
             _die(m, piece)
 
 
 @jit
 def _die(m: Sim, piece: int) -> None:
     _unlink(m, piece)
-    if m.p[P_KEY, piece] != 0:
+    if m.p[piece, P_KEY] != 0:
         _unregister(m, piece)
-    if m.p[P_BACK, piece] >= 0:
-        m.p[P_CONT, m.p[P_BACK, piece]] = -1
-    m.p[P_SAME, piece] = m.n[PIECE_FREE]
+    if m.p[piece, P_BACK] >= 0:
+        m.p[m.p[piece, P_BACK], P_CONT] = -1
+    m.p[piece, P_SAME] = m.n[PIECE_FREE]
     m.n[PIECE_FREE] = piece
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from kvprobe.plan.simulate import books as b
 from kvprobe.plan.simulate.cost import StepCost
 from kvprobe.plan.simulate.rows import Chunk
-from kvprobe.plan.simulate.serve import RATIO_FIRST
 from kvprobe.plan.simulate.settings import SimSettings
-from kvprobe.plan.simulate.steps import advance
+from kvprobe.plan.simulate.steps import RATIO_FIRST, advance
 
 _ROOM = 1 << 16
 
@@ -155,14 +154,14 @@ def _empty(settings: SimSettings, cost: StepCost) -> b.Sim:
     pieces = settings.total + seats + 2 if settings.caches else seats + 2
     cells = 1 << max(4, (2 * pieces).bit_length())
     ints = np.int64
-    p = np.empty((b.NUM_PIECE, pieces), dtype=ints)
-    p[b.P_BEFORE, 0] = p[b.P_AFTER, 0] = 0
+    p = np.empty((pieces, b.NUM_PIECE), dtype=ints)
+    p[0, b.P_BEFORE] = p[0, b.P_AFTER] = 0
     return b.Sim(
         n=_counters(settings),
         f=_floats(cost),
         p=p,
-        index=np.zeros((2, cells), dtype=ints),
-        h=np.empty((b.NUM_HOLD, pieces + seats), dtype=ints),
+        cells=np.zeros((cells, 2), dtype=ints),
+        h=np.empty((pieces + seats, b.NUM_HOLD), dtype=ints),
         lists=np.zeros((b.NUM_LISTS, 4 * seats + 16), dtype=ints),
         s=np.zeros((b.NUM_FIELDS, seats), dtype=ints),
         sf=np.zeros((b.NUM_SLOT_FLOATS, seats)),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
+from kvprobe.plan.simulate.admit import let_in
 from kvprobe.plan.simulate.books import (
     ARRIVED,
-    AVAIL,
     BLOCKED,
     C_BLOCK,
     C_BUDGET,
@@ -26,11 +24,6 @@ from kvprobe.plan.simulate.books import (
     HELD,
     IN,
     INT_D,
-    K_FIXED,
-    K_KV,
-    K_PAIR,
-    K_ROOFLINE,
-    K_TOKEN,
     L_HEAP_AT,
     L_HEAP_MARK,
     L_HEAP_SLOT,
@@ -56,9 +49,7 @@ from kvprobe.plan.simulate.books import (
     ROW,
     ROWS,
     RUN,
-    S_DECODE,
     STACK,
-    STATE,
     STEPS,
     TABLE,
     TABLE_NOW,
@@ -67,25 +58,17 @@ from kvprobe.plan.simulate.books import (
     Sim,
 )
 from kvprobe.plan.simulate.compiled import jit
+from kvprobe.plan.simulate.ends import is_live, pop_end, push_end
 from kvprobe.plan.simulate.pieces import take
+from kvprobe.plan.simulate.preempt import go_on_with_prompt, room_for_decoders
+from kvprobe.plan.simulate.quiet import blocks_begun, quiet_steps, run_seconds, step_seconds
 from kvprobe.plan.simulate.record import spend
-from kvprobe.plan.simulate.serve import (
-    RATIO_FIRST,
-    RATIO_LEAST,
-    RATIO_STEPS,
-    drop_memory,
-    free_slot,
-    go_on_with_prompt,
-    head_of_queue,
-    join_decoders,
-    leave_decoders,
-    let_in,
-    remove_running,
-    room_for_decoders,
-)
+from kvprobe.plan.simulate.slots import drop_memory, free_slot, join_decoders, leave_decoders, remove_running
 from kvprobe.plan.simulate.tables import commit
 
-MANY = 1 << 60
+RATIO_FIRST, RATIO_LEAST, RATIO_STEPS = 0.7, 0.098, 600
+"""SGLang's guess of how much of `max_tokens` running requests will still use: it begins at 0.7 and falls
+to 0.14 of that within 600 decode steps (SGLANG_INIT_NEW_TOKEN_RATIO and its neighbours)."""
 
 
 @jit
@@ -101,7 +84,7 @@ def advance(m: Sim) -> int:
                 return 1
             if m.times[n[NEXT]] > m.f[NOW]:
                 spend(m, m.times[n[NEXT]] - m.f[NOW], float(n[USED]), 0.0)
-        many = _quiet_steps(m)
+        many = quiet_steps(m)
         if many > 1:
             _decode_many(m, many)
         else:
@@ -168,17 +151,6 @@ def _weigh_work(m: Sim) -> None:
 
 
 @jit
-def step_seconds(m: Sim, tokens: int, contexts: int, pairs: int) -> float:
-    """Time of a step: fixed (weights are read) and by token (arithmetic), and by KV token read.
-
-    On a roofline the greater of the first two counts, else their sum (a fit).
-    """
-    by_token = m.f[K_TOKEN] * tokens + m.f[K_PAIR] * pairs
-    base = max(m.f[K_FIXED], by_token) if m.f[K_ROOFLINE] else m.f[K_FIXED] + by_token
-    return base + m.f[K_KV] * contexts
-
-
-@jit
 def _computed(m: Sim, slot: int, count: int, dt: float) -> None:
     """A prompt's part is computed; with the last part comes a token."""
     n, s = m.n, m.s
@@ -200,7 +172,7 @@ def _computed(m: Sim, slot: int, count: int, dt: float) -> None:
         _finish(m, slot)
         return
     join_decoders(m, slot)
-    _push(m, n[DEC] + s[OUT, slot] - s[GEN, slot], s[MARK, slot], slot)
+    push_end(m, n[DEC] + s[OUT, slot] - s[GEN, slot], s[MARK, slot], slot)
 
 
 @jit
@@ -212,8 +184,8 @@ def _decoded(m: Sim, steps: int) -> None:
     m.f[RATIO] = max(m.f[RATIO] - steps * (RATIO_FIRST - RATIO_LEAST) / RATIO_STEPS, RATIO_LEAST)
     while n[HEAP] > 0 and m.lists[L_HEAP_AT, 0] <= n[DEC]:
         mark, slot = m.lists[L_HEAP_MARK, 0], m.lists[L_HEAP_SLOT, 0]
-        _pop(m)
-        if _is_live(m, mark, slot):
+        pop_end(m)
+        if is_live(m, mark, slot):
             leave_decoders(m, slot)
             _finish(m, slot)
 
@@ -233,111 +205,10 @@ def _finish(m: Sim, slot: int) -> None:
 
 
 @jit
-def _quiet_steps(m: Sim) -> int:
-    """How many steps from now on nothing can happen but decoding, the last one's finishing included."""
-    n = m.n
-    if n[PREFILL] >= 0 or n[NDEC] == 0:
-        return 0
-    seats = n[RUN] < m.n[C_SEQS]
-    waits = head_of_queue(m) >= 0
-    if waits and seats and not n[BLOCKED]:
-        return 0
-    if waits and seats and m.n[C_SGLANG]:
-        return 1  # the promise to running requests shrinks with each step
-    _drop_stale(m)
-    many = m.lists[L_HEAP_AT, 0] - n[DEC]
-    if not waits and n[NEXT] < n[ROWS] and seats:
-        many = min(many, _steps_until(m, m.times[n[NEXT]]))
-    return _steps_with_room(m, many)
-
-
-@jit
-def _drop_stale(m: Sim) -> None:
-    """The heap's head is a request that still decodes."""
-    while not _is_live(m, m.lists[L_HEAP_MARK, 0], m.lists[L_HEAP_SLOT, 0]):
-        _pop(m)
-
-
-@jit
-def _is_live(m: Sim, mark: int, slot: int) -> bool:
-    """Whether an entry's request has decoded ever since."""
-    return m.s[MARK, slot] == mark and m.s[STATE, slot] == S_DECODE
-
-
-@jit
-def _before(m: Sim, row: int, at: int, mark: int) -> bool:
-    """Whether an entry of the heap comes before `at` and `mark`."""
-    found = m.lists[L_HEAP_AT, row]
-    return found < at or (found == at and m.lists[L_HEAP_MARK, row] < mark)
-
-
-@jit
-def _run_seconds(m: Sim, steps: int) -> float:
-    """Time of so many decode steps on end."""
-    n = m.n
-    decoders = n[NDEC]
-    contexts = n[CTX] + decoders * n[DEC]
-    read = float(steps) * contexts + decoders * (float(steps) * (steps + 1) / 2)
-    return steps * step_seconds(m, decoders, 0, 0) + m.f[K_KV] * read
-
-
-@jit
-def _steps_until(m: Sim, instant: float) -> int:
-    """The first number of steps after which it is `instant` or later."""
-    left = instant - m.f[NOW]
-    if left <= 0:
-        return 0
-    each = step_seconds(m, m.n[NDEC], m.n[CTX] + m.n[NDEC] * m.n[DEC], 0)
-    if each <= 0:
-        return MANY
-    grows = m.f[K_KV] * m.n[NDEC] / 2
-    guess = left / each
-    if grows > 0:
-        guess = (math.sqrt(each * each + 4 * grows * left) - each) / (2 * grows)
-    steps = max(int(min(guess, 1e15)), 1)
-    while steps > 1 and _run_seconds(m, steps - 1) >= left:
-        steps -= 1
-    while _run_seconds(m, steps) < left:
-        steps += 1
-    return steps
-
-
-@jit
-def _steps_with_room(m: Sim, most: int) -> int:
-    """How many of the next `most` decode steps find a free block for every decoder that begins one."""
-    size = m.n[C_BLOCK]
-    a_round = 0
-    for phase in range(size):
-        a_round += m.phase[phase]
-    if a_round == 0:
-        return most
-    rounds = min(m.n[AVAIL] // a_round, most // size)
-    left = m.n[AVAIL] - rounds * a_round
-    steps = rounds * size
-    while steps < most:
-        left -= m.phase[(m.n[DEC] + steps) % size]
-        if left < 0:
-            break
-        steps += 1
-    return steps
-
-
-@jit
-def blocks_begun(m: Sim, steps: int) -> int:
-    """Blocks that the next `steps` decode steps begin."""
-    size = m.n[C_BLOCK]
-    begun = 0
-    for step in range(size):
-        times = (steps - step + size - 1) // size if steps > step else 0
-        begun += times * m.phase[(m.n[DEC] + step) % size]
-    return begun
-
-
-@jit
 def _decode_many(m: Sim, steps: int) -> None:
     """Decode steps in which nothing else happens, as one."""
     n = m.n
-    seconds = _run_seconds(m, steps)
+    seconds = run_seconds(m, steps)
     begun = blocks_begun(m, steps)
     used = n[USED]
     take(m, begun)
@@ -347,56 +218,3 @@ def _decode_many(m: Sim, steps: int) -> None:
     m.f[INT_D] += (n[DEC] + (steps - 1) / 2) * seconds
     spend(m, seconds, used + begun / 2, stored)
     _decoded(m, steps)
-
-
-@jit
-def _push(m: Sim, at: int, mark: int, slot: int) -> None:
-    """Into the heap of ends: by decode step, then by age among running requests."""
-    if m.n[HEAP] == m.lists.shape[1]:
-        _sweep(m)
-    _sift_up(m, at, mark, slot)
-
-
-@jit
-def _sift_up(m: Sim, at: int, mark: int, slot: int) -> None:
-    place = m.n[HEAP]
-    m.n[HEAP] += 1
-    while place > 0:
-        above = (place - 1) // 2
-        if _before(m, above, at, mark):
-            break
-        for row in range(3):
-            m.lists[row, place] = m.lists[row, above]
-        place = above
-    m.lists[L_HEAP_AT, place], m.lists[L_HEAP_MARK, place], m.lists[L_HEAP_SLOT, place] = at, mark, slot
-
-
-@jit
-def _sweep(m: Sim) -> None:
-    """Drop the entries of requests that were preempted since; what is left is heaped anew."""
-    found = m.n[HEAP]
-    m.n[HEAP] = 0
-    for row in range(found):
-        at, mark, slot = m.lists[L_HEAP_AT, row], m.lists[L_HEAP_MARK, row], m.lists[L_HEAP_SLOT, row]
-        if _is_live(m, mark, slot):
-            _sift_up(m, at, mark, slot)
-
-
-@jit
-def _pop(m: Sim) -> None:
-    n, lists = m.n, m.lists
-    n[HEAP] -= 1
-    last = n[HEAP]
-    at, mark, slot = lists[L_HEAP_AT, last], lists[L_HEAP_MARK, last], lists[L_HEAP_SLOT, last]
-    place = 0
-    while 2 * place + 1 < last:
-        below = 2 * place + 1
-        right = below + 1
-        if right < last and _before(m, right, lists[L_HEAP_AT, below], lists[L_HEAP_MARK, below]):
-            below = right
-        if not _before(m, below, at, mark):
-            break
-        for row in range(3):
-            lists[row, place] = lists[row, below]
-        place = below
-    lists[L_HEAP_AT, place], lists[L_HEAP_MARK, place], lists[L_HEAP_SLOT, place] = at, mark, slot

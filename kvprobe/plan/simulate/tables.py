@@ -82,14 +82,14 @@ def probe(m: Sim, slot: int, most: int) -> tuple[int, int]:
         high = min(high, most)
         if low < high:
             cell = place(m, m.keys[m.s[KEYS, slot] + run])
-            if m.index[I_KEY, cell] == 0:
+            if m.cells[cell, I_KEY] == 0:
                 break
             while at < high:
-                piece = find(m, m.index[I_FIRST, cell], at - low)
+                piece = find(m, m.cells[cell, I_FIRST], at - low)
                 if piece < 0:
                     return at, unheld
-                upto = min(low + m.p[P_START, piece] + m.p[P_COUNT, piece], high)
-                if m.p[P_REF, piece] == 0:
+                upto = min(low + m.p[piece, P_START] + m.p[piece, P_COUNT], high)
+                if m.p[piece, P_REF] == 0:
                     unheld += upto - at
                 at = upto
         run += 1
@@ -104,11 +104,11 @@ def hold_prefix(m: Sim, slot: int, blocks: int) -> None:
         low, high = run_bounds(m, slot, run)
         high = min(high, blocks)
         while at < high:
-            piece = find(m, m.index[I_FIRST, place(m, m.keys[m.s[KEYS, slot] + run])], at - low)
-            if at - low > m.p[P_START, piece]:
+            piece = find(m, m.cells[place(m, m.keys[m.s[KEYS, slot] + run]), I_FIRST], at - low)
+            if at - low > m.p[piece, P_START]:
                 piece = split(m, piece, at - low)
-            upto = min(low + m.p[P_START, piece] + m.p[P_COUNT, piece], high)
-            if upto - low < m.p[P_START, piece] + m.p[P_COUNT, piece]:
+            upto = min(low + m.p[piece, P_START] + m.p[piece, P_COUNT], high)
+            if upto - low < m.p[piece, P_START] + m.p[piece, P_COUNT]:
                 split(m, piece, upto - low)
             reference(m, piece)
             _push(m, slot, piece, upto - at, 0)
@@ -121,12 +121,12 @@ def hold_prefix(m: Sim, slot: int, blocks: int) -> None:
 def _push(m: Sim, slot: int, piece: int, blocks: int, own: int) -> None:
     hold = m.n[HOLD_FREE]
     if hold >= 0:
-        m.n[HOLD_FREE] = m.h[H_NEXT, hold]
+        m.n[HOLD_FREE] = m.h[hold, H_NEXT]
     else:
         hold = m.n[HOLD_TOP]
         m.n[HOLD_TOP] += 1
-    m.h[H_PIECE, hold], m.h[H_BLOCKS, hold], m.h[H_OWN, hold] = piece, blocks, own
-    m.h[H_NEXT, hold] = m.s[HOLDS, slot]
+    m.h[hold, H_PIECE], m.h[hold, H_BLOCKS], m.h[hold, H_OWN] = piece, blocks, own
+    m.h[hold, H_NEXT] = m.s[HOLDS, slot]
     m.s[HOLDS, slot] = hold
 
 
@@ -150,16 +150,16 @@ def commit(m: Sim, slot: int, upto: int) -> None:
 def _grow(m: Sim, slot: int, key: int, offset: int, blocks: int) -> None:
     """Blocks behind what the request holds of this content: its own piece grows, or a new one begins."""
     hold = m.s[HOLDS, slot]
-    if hold >= 0 and m.h[H_OWN, hold] == 1 and m.p[P_KEY, m.h[H_PIECE, hold]] == key:
+    if hold >= 0 and m.h[hold, H_OWN] == 1 and m.p[m.h[hold, H_PIECE], P_KEY] == key:
         last = _last(m, hold)
-        if m.p[P_START, last] + m.p[P_COUNT, last] == offset and m.p[P_CONT, last] < 0:
-            m.h[H_BLOCKS, hold] += blocks
-            if m.p[P_REF, last] == 1:
-                m.p[P_COUNT, last] += blocks
+        if m.p[last, P_START] + m.p[last, P_COUNT] == offset and m.p[last, P_CONT] < 0:
+            m.h[hold, H_BLOCKS] += blocks
+            if m.p[last, P_REF] == 1:
+                m.p[last, P_COUNT] += blocks
                 return
             piece = new_piece(m, offset, blocks)
             register(m, piece, key)
-            m.p[P_CONT, last], m.p[P_BACK, piece] = piece, last
+            m.p[last, P_CONT], m.p[piece, P_BACK] = piece, last
             return
     piece = new_piece(m, offset, blocks)
     register(m, piece, key)
@@ -169,11 +169,11 @@ def _grow(m: Sim, slot: int, key: int, offset: int, blocks: int) -> None:
 @jit
 def _last(m: Sim, hold: int) -> int:
     """The last of the pieces into which what was held has been cut since."""
-    piece = m.h[H_PIECE, hold]
-    left = m.h[H_BLOCKS, hold] - m.p[P_COUNT, piece]
+    piece = m.h[hold, H_PIECE]
+    left = m.h[hold, H_BLOCKS] - m.p[piece, P_COUNT]
     while left > 0:
-        piece = m.p[P_CONT, piece]
-        left -= m.p[P_COUNT, piece]
+        piece = m.p[piece, P_CONT]
+        left -= m.p[piece, P_COUNT]
     return piece
 
 
@@ -205,13 +205,13 @@ def _release_holds(m: Sim, slot: int) -> None:
     hold = m.s[HOLDS, slot]
     while hold >= 0:
         piece = _last(m, hold)
-        while piece != m.h[H_PIECE, hold]:
-            before = m.p[P_BACK, piece]
+        while piece != m.h[hold, H_PIECE]:
+            before = m.p[piece, P_BACK]
             unreference(m, piece)
             piece = before
         unreference(m, piece)
-        after = m.h[H_NEXT, hold]
-        m.h[H_NEXT, hold] = m.n[HOLD_FREE]
+        after = m.h[hold, H_NEXT]
+        m.h[hold, H_NEXT] = m.n[HOLD_FREE]
         m.n[HOLD_FREE] = hold
         hold = after
     m.s[HOLDS, slot] = -1

@@ -88,7 +88,14 @@ def _missing(view: Prelaunch, have: Measure | None, need: Measure | None) -> lis
     elif any(g.get("verdict") != "pass" for g in gates(view)):
         out.append(w("not every threshold could be decided"))
     if need is None:
-        out.append(w("no demand was stated: give --demand"))
+        stated = view.demand_per_s is not None or view.demand_at_once is not None
+        if stated and have is not None:
+            unit = w(have.unit)
+            out.append(
+                w("the capacity is known as {unit}, the demand is stated as something else", unit=unit)
+            )
+        else:
+            out.append(w("no demand was stated: give --demand"))
     elif have is not None and not have.exact and headroom(have, need) < 0:
         out.append(w("the demand was not reached in the test"))
     return out

@@ -59,6 +59,7 @@ VERDICT: Final[dict[str, str]] = {
     "Not ready: {why}.": "未就绪：{why}。",
     "{need} are demanded, {have} are carried": "需求 {need}，只能承载 {have}",
     "no measurement: everything here is calculated": "没有实测：这里的一切都是计算值",
+    "the capacity is known as {unit}, the demand is stated as something else": "容量以“{unit}”计，需求却按另一种单位给出",
     "the plan leaves open whether it fits": "规划无法确定是否放得下",
     "no target (SLO) was stated: give thresholds to the run": "未说明目标（SLO）：请为运行设定阈值",
     "low": "低",
