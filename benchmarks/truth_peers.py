@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 600
 TOKENIZER = "TRUTH_TOKENIZER"
 """Variable that names a folder with a Hugging Face tokenizer, for peers that cannot do without one."""
 
@@ -38,7 +37,7 @@ class Peer:
 
     name: str
     folder: Path
-    run: Callable[[Path, str, int, int, Path], PeerResult]
+    run: Callable[[Path, str, int, int, Path, float], PeerResult]
 
 
 def version_of(folder: Path, package: str) -> str:
@@ -48,8 +47,9 @@ def version_of(folder: Path, package: str) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def timed(command: list[str], folder: Path, log: Path) -> float:
-    """Run it; CPU seconds of it and of every child that it waited for. Raises when it fails."""
+def timed(command: list[str], timeout_s: float, folder: Path, log: Path) -> float:
+    """Run it; CPU seconds of it and of every child that it waited for. Raises when it fails or lasts too
+    long (`timeout` ends its whole process group)."""
     env = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -58,15 +58,18 @@ def timed(command: list[str], folder: Path, log: Path) -> float:
         "HF_DATASETS_CACHE": str(folder),
     }
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env=env)
+        bounded = ["timeout", "-k", "5", f"{max(timeout_s, 1):.0f}", *command]
+        process = subprocess.Popen(bounded, cwd=folder, stdout=out, stderr=out, env=env)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode in (124, 137):
+        raise RuntimeError(f"{Path(command[0]).name} was not done after {timeout_s:.0f} s")
     if process.returncode:
         raise RuntimeError(f"{Path(command[0]).name}: code {process.returncode}: {log.read_text()[-400:]}")
     return usage.ru_utime + usage.ru_stime
 
 
-def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> PeerResult:
+def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path, timeout_s: float) -> PeerResult:
     """guidellm's `run` with the `concurrent` profile on a file of prompts."""
     data, out, count = folder / "prompts.jsonl", folder / "guidellm.json", streams * rounds
     line = json.dumps({"prompt": "word " * 32, "output_tokens_count": 32})
@@ -75,7 +78,7 @@ def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> P
     command += ["--backend", f"kind=openai_http,target={url},model=truth,request_format=/v1/chat/completions"]
     command += ["--profile", f"kind=concurrent,streams={streams}", "--data", f"kind=json_file,path={data}"]
     command += ["--constraint", f"kind=max_requests,count={count}", "--output", f"kind=json,path={out}"]
-    cpu_s = timed(["timeout", str(TIMEOUT_S), *command], folder, folder / "guidellm.log")
+    cpu_s = timed(command, timeout_s, folder, folder / "guidellm.log")
     (found,) = json.loads(out.read_text())["benchmarks"]
     rows = found["requests"]["successful"]
     return PeerResult(
@@ -87,9 +90,12 @@ def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> P
     )
 
 
-def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> PeerResult:
-    """aiperf's `profile`; prompts by the tokenizer of `TRUTH_TOKENIZER`, else its built-in one, which
-    it has to download once."""
+def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path, timeout_s: float) -> PeerResult:
+    """aiperf's `profile`; prompts by the tokenizer of `TRUTH_TOKENIZER`: its built-in one would have to be
+    downloaded."""
+    tokenizer = os.environ.get(TOKENIZER)
+    if not tokenizer:
+        raise RuntimeError(f"{TOKENIZER} does not name a folder with a tokenizer, which aiperf needs")
     out = folder / "aiperf"
     command = [
         str(venv / "bin" / "aiperf"),
@@ -108,12 +114,12 @@ def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path) -> Pee
         "--osl",
         "32",
         "--tokenizer",
-        os.environ.get(TOKENIZER, "builtin"),
+        tokenizer,
         "--ui",
         "none",
     ]
     command += ["--output-artifact-dir", str(out), "--extra-inputs", "ignore_eos:true"]
-    cpu_s = timed(["timeout", str(TIMEOUT_S), *command], folder, folder / "aiperf.log")
+    cpu_s = timed(command, timeout_s, folder, folder / "aiperf.log")
     rows = [
         json.loads(x) for path in out.rglob("profile_export.jsonl") for x in path.read_text().splitlines()
     ]

@@ -68,7 +68,14 @@ class Child:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def hear_until(self, word: bytes) -> None:
+        """Until a line holds `word`. Raises when the process ends without having said it."""
+        while word not in (line := self.hear()):
+            if not line:
+                raise RuntimeError(f"the client ended without {word.decode()}")
+
     def note_start(self) -> None:
+        """The CPU so far is that of the start."""
         times = psutil.Process(self.process.pid).cpu_times()
         self.start_cpu_s = times.user + times.system
 

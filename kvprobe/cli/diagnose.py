@@ -16,6 +16,8 @@ from kvprobe.cli.streams import emit
 from kvprobe.errors import Exit, Problem, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kvprobe.diagnose.model import Diagnosis
 
 _EPILOG = """\
@@ -27,6 +29,11 @@ Each option can also come from the environment, where an option given here beats
 KVPROBE_MODEL_CONFIG, KVPROBE_TAIL; 1 or 0 in KVPROBE_I_OWN_THIS_TARGET, KVPROBE_INSECURE, KVPROBE_QUIET,
 KVPROBE_NO_COLOR.
 """
+_OF_REQUESTS = (
+    ("--block-size", "request logs: tokens of one block of the prefix cache"),
+    ("--pool-tokens", "request logs: tokens that the KV pool holds"),
+    ("--replicas", "request logs: replicas that the requests were spread over in turn"),
+)
 _NO_FAULT = (
     "unknown",
     "healthy_baseline",
@@ -50,6 +57,8 @@ def add_parser(commands: Any) -> None:
         dest="model_config",
         help="the model's config.json, .gguf or directory: what a token costs is then known",
     )
+    for option, text in _OF_REQUESTS:
+        parser.add_argument(option, metavar="N", help=text)
     parser.add_argument("--tail", metavar="SIZE", help="read only the last part of each log, e.g. 512MiB")
     parser.add_argument(
         "--fail-on",
@@ -132,6 +141,8 @@ def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> tuple[Diagnos
 
     if (found := inputs.run_directory(args.paths)) is not None:
         return inputs.diagnose_directory(*found, args), None
+    if (log := inputs.request_log(args.paths)) is not None:
+        return inputs.diagnose_request_log(log, args), None
     from kvprobe.cli.log_progress import choose
     from kvprobe.observe.logs.intake import read_logs
 
@@ -158,8 +169,16 @@ def _show(diagnosis: Diagnosis, args: argparse.Namespace) -> None:
         return
     from kvprobe.cli.present import show
     from kvprobe.report.diagnosis_text import render_diagnosis
+    from kvprobe.report.prefix_text import render_prefixes
 
-    show(lambda console: render_diagnosis(diagnosis, console, title=_title(args)), no_color=args.no_color)
+    analysis = diagnosis.facts.get("prefix_analysis")
+
+    def page(console: Console) -> None:
+        render_diagnosis(diagnosis, console, title=_title(args))
+        if isinstance(analysis, dict):
+            render_prefixes(analysis, console)
+
+    show(page, no_color=args.no_color)
 
 
 def _title(args: argparse.Namespace) -> str:

@@ -69,6 +69,60 @@ def diagnose_directory(folder: Path, logs: Sequence[str], args: argparse.Namespa
     return diagnose_run(data, summarise(data), logs)
 
 
+def request_log(paths: Sequence[str]) -> str | None:
+    """The one request log (OpenAI JSON lines) among the paths; null when there is none."""
+    from kvprobe.prefixes.intake import is_request_log
+
+    found = [p for p in paths if p != "-" and os.path.isfile(p) and is_request_log(p)]
+    if found and len(paths) > 1:
+        message = f"`{found[0]}` is a request log, and is analysed by itself"
+        raise UsageError(Problem("conflict", message, f"kvprobe diagnose {found[0]}; and the others apart"))
+    return found[0] if found else None
+
+
+def diagnose_request_log(path: str, args: argparse.Namespace) -> Diagnosis:
+    """What the prompts of a request log share, and why it was or was not reused."""
+    from kvprobe.prefixes.analyse import analyse
+    from kvprobe.prefixes.ceilings import Conditions
+    from kvprobe.prefixes.conditions import of_page, tokenizer_of
+    from kvprobe.prefixes.intake import read_request_log
+    from kvprobe.prefixes.judge import diagnose_requests
+
+    given = [f"--{name}" for name in ("block-size", "pool-tokens", "replicas") if _option(args, name)]
+    block, pool, replicas = (_whole(args, name) for name in ("block-size", "pool-tokens", "replicas"))
+    log = read_request_log(path)
+    known = Conditions(block_tokens=block, pool_tokens=pool, replicas=replicas)
+    if args.metrics is not None:
+        pages = (
+            _scraped(args.metrics, own_target=args.i_own_this_target, insecure=args.insecure)[-1:]
+            if (_is_url(args.metrics))
+            else [(0, args.metrics, _read_saved(args.metrics))]
+        )
+        known = of_page(known, pages[-1][2], given)
+    return diagnose_requests(log, analyse(log.sent, known, tokens_of=tokenizer_of(args.model_config)))
+
+
+def _option(args: argparse.Namespace, name: str) -> str | None:
+    value = getattr(args, name.replace("-", "_"))
+    return value if value is None else str(value)
+
+
+def _whole(args: argparse.Namespace, name: str) -> int | None:
+    text = _option(args, name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2**40:
+        message = f"--{name}: `{text[:40]}` is no number of tokens or replicas"
+        raise UsageError(Problem("bad_value", message, "write a whole number from 1"))
+    return int(text)
+
+
+def _read_saved(path: str) -> Page:
+    from kvprobe.observe.dialects import read_page
+
+    return read_page(_saved(path))
+
+
 def model(path: str | None) -> ModelSpec | None:
     """The model of --model; raises `UsageError` for what is none."""
     if path is None:
@@ -134,9 +188,7 @@ def _live(looks: list[tuple[int, Page]], args: argparse.Namespace, view: LogView
     return live_candidates(looks, args.metrics.partition("?")[0], view)
 
 
-def _pages(
-    read: LogRead, args: argparse.Namespace, looks: list[tuple[int, Page]]
-) -> list[tuple[str, Page]]:
+def _pages(read: LogRead, args: argparse.Namespace, looks: list[tuple[int, Page]]) -> list[tuple[str, Page]]:
     """Saved and scraped pages by name; the scraped ones with their instants go into `looks` too."""
     from kvprobe.observe.dialects import read_page
 

@@ -27,7 +27,19 @@ What the KV cache of an LLM server costs, how it behaves under load, and why it 
 
 def build_parser() -> Parser:
     """The whole command line; each command adds its own part and stays import-light."""
-    from kvprobe.cli import compare, diagnose, doctor, plan, quality, replay, report, run, schema, serve, watch
+    from kvprobe.cli import (
+        compare,
+        diagnose,
+        doctor,
+        plan,
+        quality,
+        replay,
+        report,
+        run,
+        schema,
+        serve,
+        watch,
+    )
 
     parser = Parser(prog="kvprobe", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"kvprobe {__version__}")

@@ -18,6 +18,7 @@ from kvprobe.errors import Exit, Problem, UsageError
 
 if TYPE_CHECKING:
     from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.diagnose.suite_judge import JudgedRun, SuiteResult
     from kvprobe.evidence.rundata import RunData
     from kvprobe.report.content import Report
     from kvprobe.summary.build import Summary
@@ -26,6 +27,7 @@ _FILES = (
     ("html", "also write the report as one HTML page that opens offline"),
     ("md", "also write it as Markdown, for a ticket"),
     ("junit", "also write thresholds and validity as JUnit XML"),
+    ("openmetrics", "also write every series with its instants (UTC), for a database: OpenMetrics text"),
 )
 _VALUES = ("plan", "lang", "demand", "demand_at_once", "growth")
 
@@ -77,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None or args.md is not None:
         _write_pages(args, _run_report(args, data, summary, diagnosis))
     _junit(args, data, summary, diagnosis)
+    _openmetrics(args, data)
     present(data, summary, diagnosis, as_json=args.json, no_color=args.no_color)
     return Exit.OK
 
@@ -100,7 +103,7 @@ def _view(args: argparse.Namespace, data: RunData, summary: Summary, diagnosis: 
 
 
 def _suite(args: argparse.Namespace, demands: dict[str, float | None]) -> int:
-    """A parent folder: the answer of all runs. With --plan, its last valid run stands for the service."""
+    """A parent folder: the answer of all runs. With --plan, one of them stands for the service."""
     from kvprobe.cli.suite import present as present_suite
     from kvprobe.diagnose.suite_judge import judge_suite
     from kvprobe.evidence.suitedir import load_suite_dir
@@ -110,8 +113,8 @@ def _suite(args: argparse.Namespace, demands: dict[str, float | None]) -> int:
     result = judge_suite(load_suite_dir(args.run_dir))
     document = suite_document(result)
     if args.plan is not None and result.runs:
-        valid = [judged for judged in result.runs if judged.valid] or result.runs
-        view = _view(args, valid[-1].run.data, valid[-1].summary, valid[-1].diagnosis)
+        chosen = _spokesman(result)
+        view = _view(args, chosen.run.data, chosen.summary, chosen.diagnosis)
         view.document |= {"sweep": document["sweep"], "runs": document["runs"]}
         return _prelaunch(args, demands, view)
     if args.html is not None or args.md is not None:
@@ -119,8 +122,20 @@ def _suite(args: argparse.Namespace, demands: dict[str, float | None]) -> int:
     if args.junit is not None:
         fix = "name one of the run directories in it"
         raise UsageError(Problem("no_junit", "--junit is of one run, this is the folder of several", fix))
+    if args.openmetrics is not None:
+        message = "--openmetrics is of one run, this is the folder of several"
+        raise UsageError(Problem("not_a_run", message, "name one of the run directories in it"))
     present_suite(result, as_json=args.json, no_color=args.no_color)
     return Exit.OK
+
+
+def _spokesman(result: SuiteResult) -> JudgedRun:
+    """Of a sweep, the valid run at the highest sustained load: its waits and its speed are those of the
+    capacity that the page names. Else the last valid run."""
+    valid = [judged for judged in result.runs if judged.valid] or result.runs
+    limit = result.sweep.interval if result.sweep is not None else None
+    at_limit = [j for j in valid if limit is not None and j.run.load is not None and j.run.load == limit.lo]
+    return (at_limit or valid)[-1]
 
 
 def _prelaunch(args: argparse.Namespace, demands: dict[str, float | None], view: Any) -> int:
@@ -134,6 +149,7 @@ def _prelaunch(args: argparse.Namespace, demands: dict[str, float | None], view:
     report = prelaunch_report(models[0] if models else plan, view, lang=args.lang or "en", **demands)
     _write_pages(args, report)
     _junit(args, view.data, view.summary, view.diagnosis)
+    _openmetrics(args, view.data)
     if args.json:
         told = prelaunch_document(models[0] if models else plan, view, **demands)
         emit(json.dumps({**view.document, "prelaunch": told}, allow_nan=False) + "\n")
@@ -191,6 +207,13 @@ def _junit(args: argparse.Namespace, data: RunData, summary: Summary, diagnosis:
         from kvprobe.gates.junit import render_junit
 
         write(args.junit, render_junit(summary, diagnosis, judged(data, summary)))
+
+
+def _openmetrics(args: argparse.Namespace, data: RunData) -> None:
+    if args.openmetrics is not None:
+        from kvprobe.export.openmetrics import openmetrics
+
+        write(args.openmetrics, openmetrics(data))
 
 
 def write(path: Path, text: str) -> None:

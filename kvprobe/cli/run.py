@@ -28,7 +28,7 @@ _ENVIRONMENT = """\
 Each option can also come from the environment, where an option given here beats it: KVPROBE_TARGET,
 KVPROBE_MODEL, KVPROBE_METRICS, KVPROBE_API_KEY_ENV, KVPROBE_SERVE_ARGS, KVPROBE_USERS, KVPROBE_RATE,
 KVPROBE_DURATION, KVPROBE_OUT; 1 or 0 in KVPROBE_INSECURE, KVPROBE_I_OWN_THIS_TARGET, KVPROBE_QUIET,
-KVPROBE_NO_COLOR.
+KVPROBE_NO_COLOR. KVPROBE_OWN_TARGETS lists hosts, .domains and networks that you may load.
 """
 
 

@@ -14,9 +14,8 @@ from kvprobe.errors import Exit, Problem, UsageError
 
 
 def _workload() -> dict[str, Any]:
-    from kvprobe.load.workload import Workload
-
     from kvprobe.load.suite_spec import with_suite
+    from kvprobe.load.workload import Workload
 
     return with_suite(Workload.model_json_schema())
 

@@ -7,11 +7,8 @@ from typing import Any
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.evidence.rundata import RunData
+from kvprobe.load.not_sent import NOT_SENT
 
-NOT_SENT = frozenset(
-    {"name", "description", "sampling", "server_args", "thresholds", "abort", "slo", "budget", "breaker"}
-)
-"""Keys of a workload that say nothing of what the target receives: how it is judged, named, or served."""
 SHOWN_KEYS = 6
 
 

@@ -151,7 +151,7 @@ def latency(base: PartView, other: PartView) -> Statement:
         return Statement(id=ident, verdict="cannot_tell", text=text, facts=facts)
     word = "slower" if (ratio.value or 0.0) > 1.0 else "faster"
     text = (
-        f"{numbers}: {word}. The owner of the memory is not expected to change that; look at the order note."
+        f"{numbers}: {word}. The owner of the memory is not expected to change that; more rounds will tell."
     )
     return Statement(id=ident, verdict="not_shown", text=text, facts=facts)
 

@@ -24,6 +24,7 @@ from kvprobe.diagnose.rules.cancelled import cancelled
 from kvprobe.diagnose.rules.client import client_bound
 from kvprobe.diagnose.rules.failures import unexplained_failures
 from kvprobe.diagnose.rules.fragmented import fragmented
+from kvprobe.diagnose.rules.host_cpu import host_cpu_bound
 from kvprobe.diagnose.rules.neighbour import neighbour
 from kvprobe.diagnose.rules.pool import kv_pool
 from kvprobe.diagnose.rules.prediction_off import prediction_off
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     kv_pool,
     prefill_twice,
     server_host,
+    host_cpu_bound,
     neighbour,
     prediction_off,
     stream.stream_defect,

@@ -2,7 +2,7 @@
 
 Requests of one run share the machine's mood of those seconds, which resampling them cannot see; what
 the machine did from one round to the next can be seen. So an interval also covers what each round gives
-alone, and of parts that ran once only a difference that no usual drift makes is called sure.
+alone, and with one or two rounds only a difference that no usual drift makes is called sure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from kvprobe.diagnose.suite_answer import PartView
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.summary.quantiles import Ratio, median_ratio
 
-DRIFT_ONCE = 1.5
-"""Between two runs a minute apart on a machine that others use as well, medians drift by this and more."""
+_DRIFT = {0: 1.5, 1: 1.5, 2: 1.25}
+"""By rounds: medians of equal runs a minute apart differ by so much on a machine that others use as well.
+Two rounds, forwards and backwards, cancel a steady drift and no other; from three on the rounds themselves
+show what the machine does."""
 
 UNCHANGED = 0.15
 DIFFERS = 0.05
@@ -56,11 +58,11 @@ def widened(ratio: Ratio, rounds: Sequence[float]) -> Ratio:
 
 def surely_above(ratio: Ratio, rounds: int, factor: float = 1.0) -> bool:
     """Is the ratio above `factor`, drift allowed for?"""
-    return ratio.lo is not None and ratio.lo > factor * (1.0 if rounds > 1 else DRIFT_ONCE)
+    return ratio.lo is not None and ratio.lo > factor * _DRIFT.get(rounds, 1.0)
 
 
 def surely_below(ratio: Ratio, rounds: int, factor: float = 1.0) -> bool:
-    return ratio.hi is not None and ratio.hi < factor / (1.0 if rounds > 1 else DRIFT_ONCE)
+    return ratio.hi is not None and ratio.hi < factor / _DRIFT.get(rounds, 1.0)
 
 
 def sameness(ratio: Ratio, rounds: int) -> Literal["unchanged", "differs", "cannot_tell"]:

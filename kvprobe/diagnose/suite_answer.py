@@ -124,7 +124,7 @@ def order_note(runs: Sequence[tuple[str, str | None, RunView]], parts: Sequence[
             f"Order: {order}, each once: what drifts with time (the machine, other load) is in the "
             "differences. `--set rounds=2` runs them forwards and backwards."
         )
-    return f"Order: {order}: forwards and backwards, so that a steady drift meets each part alike."
+    return f"Order: {order}: forwards and backwards, so that a steady drift meets each part alike; no other."
 
 
 def invalid_note(parts: Sequence[PartView]) -> str | None:

@@ -26,9 +26,11 @@ _HELP = "As the load generator's clock saw it, from sending."
 def of_totals(totals: Totals, active: int | None, timestamp: float | None = None) -> Iterator[Family]:
     """The run's own numbers; `timestamp` in seconds UTC for a file, none for a page."""
     for name, told in {**_COUNTERS, **_TOKENS}.items():
+        if (value := getattr(totals, name)) is None:
+            continue
         prefix = "requests_" if name in _COUNTERS else ""
         counter = CounterMetricFamily(f"kvprobe_run_{prefix}{name}", told)
-        counter.add_metric([], float(getattr(totals, name)), timestamp=timestamp)
+        counter.add_metric([], float(value), timestamp=timestamp)
         yield counter
     failed = CounterMetricFamily(
         "kvprobe_run_requests_failed", "Measured requests that failed, by kind.", labels=["kind"]

@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.evidence.clocks import WORKER_CLOCK, shifts_ns
+from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.tail import SpoolTail
@@ -40,6 +42,7 @@ class LivePage(Collector):
         self._totals = Totals()
         self._open: set[str] = set()
         self._latest: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[int, float]] = {}
+        self._clocks: list[Fact] = []
         self._lock = threading.Lock()
 
     def follow(self, spool_dir: Path, labels: Mapping[str, str]) -> None:
@@ -64,6 +67,9 @@ class LivePage(Collector):
             self._totals.take(item)
         elif isinstance(item, OpenedRequest):
             self._open.add(item.request_id)
+        elif isinstance(item, Fact):
+            if item.name == WORKER_CLOCK:
+                self._clocks.append(item)
         elif isinstance(item, Sample) and exported(item.metric):
             key = (item.metric, tuple(sorted(item.labels.items())))
             if item.value is None:
@@ -72,10 +78,19 @@ class LivePage(Collector):
                 self._latest[key] = (item.t_ns, item.value)
 
     def _readings(self) -> Iterator[Reading]:
-        now_ns = max((t_ns for t_ns, _ in self._latest.values()), default=0)
-        for (metric, labels), (t_ns, value) in self._latest.items():
+        shifts = shifts_ns(self._clocks)
+        seen = [(key, self._on_our_clock(key, t_ns, shifts), v) for key, (t_ns, v) in self._latest.items()]
+        now_ns = max((t_ns for _, t_ns, _ in seen), default=0)
+        for (metric, labels), t_ns, value in seen:
             if (now_ns - t_ns) * NS <= STALE_S:
                 yield metric, labels, value, None
+
+    def _on_our_clock(
+        self, key: tuple[str, tuple[tuple[str, str], ...]], t_ns: int, shifts: Mapping[str, int]
+    ) -> int:
+        """Workers of other machines stamp by their own clocks, which say nothing about ours."""
+        metric, labels = key
+        return t_ns + shifts.get(dict(labels).get("worker", ""), 0) if metric.startswith("client.") else t_ns
 
 
 class PageServer:

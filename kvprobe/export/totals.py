@@ -52,9 +52,10 @@ class Totals:
     ok: int = 0
     warmup: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    # By the server's usage; null until one answer has told it: a server without usage has no such series.
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
     histograms: dict[str, Histogram] = field(
         default_factory=lambda: {name: Histogram() for name in LATENCIES}
     )
@@ -70,9 +71,13 @@ class Totals:
             self.failed[row.failure] += 1
             return
         self.ok += 1
-        self.prompt_tokens += row.prompt_tokens or 0
-        self.completion_tokens += row.completion_tokens or 0
-        self.cached_tokens += row.cached_tokens or 0
+        self.prompt_tokens = _plus(self.prompt_tokens, row.prompt_tokens)
+        self.completion_tokens = _plus(self.completion_tokens, row.completion_tokens)
+        self.cached_tokens = _plus(self.cached_tokens, row.cached_tokens)
         for name, value_of in LATENCIES.items():
             if (value := value_of(row)) is not None:
                 self.histograms[name].add(value)
+
+
+def _plus(total: int | None, more: int | None) -> int | None:
+    return total if more is None else (total or 0) + more

@@ -11,12 +11,11 @@ milliseconds? is 1 one per cent or all?). Errors name the place in the text, and
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from dataclasses import dataclass
 
 from kvprobe.errors import UsageError
-from kvprobe.gates.limits import ExpressionError, example_of, in_base_units
+from kvprobe.gates.limits import ExpressionError, check_possible, example_of, in_base_units
 from kvprobe.gates.metrics import (
     ALIASES,
     METRICS,
@@ -29,6 +28,7 @@ OPERATORS = ("<=", ">=", "==", "<", ">")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STATISTIC = re.compile(r"[A-Za-z]+[0-9]*(?:\.[0-9]+)?|[0-9]+")
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?![0-9.])")
+_GROUPED = re.compile(r"[0-9]{1,15}[,_][0-9][0-9,_]*")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,2})?)\Z")
 _PLAIN_STATISTICS = ("mean", "median", "min", "max")
 _SPACE = re.compile(r"[ \t]*")
@@ -125,7 +125,9 @@ def leading(text: str, source: str, *, live: bool = False) -> tuple[Gate, str]:
     at = _skip(text, at)
     op, at = _operator(text, at, metric)
     at = _skip(text, at)
-    limit, after = _limit(text, at, metric, op)
+    name = metric.name if statistic is None else f"{metric.name}.{statistic}"
+    limit, after = _limit(text, at, metric, f"{name} {op}")
+    check_possible(metric, op, limit, text[at:after], at)
     return Gate(text[:after].strip(), metric.name, statistic, op, limit, source), text[after:]
 
 
@@ -192,7 +194,11 @@ def _operator(text: str, at: int, metric: Metric) -> tuple[str, int]:
     if op is None:
         shown = text[at : at + 2].strip()
         message = f"`{shown}` is no comparison" if shown else "a comparison is missing"
-        fix = "use ==" if shown.startswith("=") and metric.kind == "count" else "use < <= > or >="
+        fix = _MEANT.get(shown[:2]) or _MEANT.get(shown[:1]) or "use < <= > or >="
+        if shown.startswith("=") and shown not in _MEANT and metric.kind == "count":
+            fix = "use =="
+        if text[at : at + 1].isspace() or not text[at : at + 1].isprintable():
+            message, fix = f"an unusual blank (U+{ord(text[at]):04X}) stands here", "write a plain blank"
         raise ExpressionError("threshold", message, fix, at)
     if op == "==" and metric.kind != "count":
         message = "a measured value never equals a limit exactly"
@@ -200,20 +206,25 @@ def _operator(text: str, at: int, metric: Metric) -> tuple[str, int]:
     return op, at + len(op)
 
 
-def _limit(text: str, at: int, metric: Metric, op: str) -> tuple[float, int]:
+_MEANT = {"=>": "use >=", "=<": "use <=", "\u2264": "use <=", "\u2265": "use >=", "!=": "use < or >"}
+
+
+def _limit(text: str, at: int, metric: Metric, before: str) -> tuple[float, int]:
     found = _NUMBER.match(text, at)
     if found is None:
         shown = text[at : at + 12].strip()
         message = f"`{shown}` is no number" if shown else "the limit is missing"
-        fix = f"write {metric.name} {op} {example_of(metric)}"
+        fix = f"write {before} {example_of(metric)}"
+        raise ExpressionError("threshold", message, fix, at)
+    if grouped := _GROUPED.match(text, at):
+        message = f"`{grouped[0]}` holds a mark between its digits"
+        fix = f"write {re.sub('[,_]', '', grouped[0])}, and a decimal point as a point"
         raise ExpressionError("threshold", message, fix, at)
     unit_at = _skip(text, found.end())
-    unit = re.match(r"[%/A-Za-zµ]*", text[unit_at:])
+    unit = re.match(r"[%/A-Za-z\u00b5\u03bc]*", text[unit_at:])
     word = unit[0] if unit else ""
     if word == "for":  # `for 10s` of an abort rule
         word = ""
     end = unit_at + len(word) if word else found.end()
     value = in_base_units(float(found[0]), found[0], word, metric, (at, unit_at))
-    if not math.isfinite(value):
-        raise ExpressionError("threshold", "the limit is too large", _EXAMPLE, at)
     return value, end

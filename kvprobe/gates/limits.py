@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kvprobe.errors import Problem
-from kvprobe.gates.metrics import PER_S_UNITS, SECONDS_UNITS, TOKENS_UNITS, Metric
+from kvprobe.gates.metrics import (
+    MAX_LATENCY_S,
+    MINUTES_AT_MOST,
+    PER_S_UNITS,
+    SECONDS_UNITS,
+    TOKENS_UNITS,
+    Metric,
+)
 
 
 class ExpressionError(ValueError):
@@ -38,7 +45,7 @@ def in_base_units(number: float, written: str, unit: str, metric: Metric, at: tu
     number_at, unit_at = at
     match metric.kind:
         case "seconds":
-            return number * _seconds_unit(written, unit, metric, at)
+            return _seconds(number, written, unit, metric, at)
         case "ratio":
             return _ratio(number, written, unit, metric, at)
         case "per_s" if unit in PER_S_UNITS:
@@ -58,6 +65,29 @@ def in_base_units(number: float, written: str, unit: str, metric: Metric, at: tu
     message = f"`{unit}` is no unit of `{metric.name}`, which is {metric.what}"
     fix = "write the number alone" if metric.kind == "count" else f"write it as {example_of(metric)}"
     raise ExpressionError("bad_unit", message, fix, unit_at)
+
+
+def _seconds(number: float, written: str, unit: str, metric: Metric, at: tuple[int, int]) -> float:
+    """A limit that nothing can exceed is a slip of the pen, and would pass for ever."""
+    value = number * _seconds_unit(written, unit, metric, at)
+    if unit == "m" and number > MINUTES_AT_MOST:
+        message = f"`{written}m` is {written} minutes"
+        raise ExpressionError("bad_limit", message, f"write `{written}ms`, or `{value / 3600:g}h`", at[0])
+    if value > MAX_LATENCY_S:
+        message = f"{written} {unit} is longer than any request may last ({MAX_LATENCY_S / 3600:g} h)"
+        raise ExpressionError("bad_limit", message, "write a limit that can be missed", at[0])
+    return value
+
+
+def check_possible(metric: Metric, op: str, value: float, written: str, at: int) -> None:
+    """No measured value lies below 0, no share above 1, no count between two whole numbers. Raises
+    `ExpressionError` for a comparison that could therefore never hold."""
+    top = metric.kind == "ratio" and value >= 1
+    never = (op == "<" and value <= 0) or (op == ">" and top)
+    if never or (op == "==" and value != int(value)):
+        message = f"`{metric.name} {op} {written}` can never hold"
+        fix = f"write {op}= if the limit itself is allowed" if op != "==" else "write a whole number"
+        raise ExpressionError("bad_limit", message, fix, at)
 
 
 def _seconds_unit(written: str, unit: str, metric: Metric, at: tuple[int, int]) -> float:

@@ -8,7 +8,6 @@ compared with ours: a row counts from the moment at which it was read here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import numpy as np
 
 from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.samples import Sample
-from kvprobe.evidence.spool import Item, decode_line, open_regular
+from kvprobe.evidence.spool import Item
+from kvprobe.evidence.tail import SpoolTail
 from kvprobe.gates.expressions import Gate
 from kvprobe.gates.gauges import SERIES, combine
 from kvprobe.gates.measure import values_of
@@ -27,8 +27,6 @@ WINDOW_ROWS = 20
 """... or the last so many, where fewer have ended within it (slow targets)."""
 MIN_ROWS = 5
 GAUGE_AGE_S = 5.0
-MAX_READ_BYTES = 8 << 20
-"""Of one file in one turn: what is left comes in the next."""
 
 
 @dataclass(slots=True)
@@ -41,45 +39,25 @@ class Spent:
 
 
 @dataclass(slots=True)
-class _Tail:
-    path: Path
-    offset: int = 0
-    rest: bytes = b""
-
-    def lines(self) -> Iterator[bytes]:
-        """Whole lines that came since the last time."""
-        try:
-            with open_regular(self.path) as file:
-                file.seek(self.offset)
-                data = file.read(MAX_READ_BYTES)
-        except OSError:  # not there yet, or gone: what it held is judged at the end
-            return
-        self.offset += len(data)
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        yield from whole
-
-
-@dataclass(slots=True)
 class Live:
     """Rows and gauges of the moment."""
 
     folder: Path
     spent: Spent = field(default_factory=Spent)
-    _tails: dict[Path, _Tail] = field(default_factory=dict)
+    _tail: SpoolTail = field(init=False)
     _rows: deque[tuple[float, RequestRecord]] = field(default_factory=deque)
     _open: set[str] = field(default_factory=set)
     _gauges: dict[str, deque[tuple[float, Sample]]] = field(
         default_factory=lambda: {metric: deque(maxlen=256) for metric in SERIES}
     )
 
+    def __post_init__(self) -> None:
+        self._tail = SpoolTail(self.folder)
+
     def read(self, now_s: float) -> None:
         """Take in what was written since the last time. Never raises for what stands in the files."""
-        for path in sorted(self.folder.glob("*.jsonl")):
-            tail = self._tails.setdefault(path, _Tail(path))
-            for line in tail.lines():
-                item = decode_line(line.strip()) if line else None
-                if item is not None:
-                    self._take(item, now_s)
+        for item in self._tail.items():
+            self._take(item, now_s)
         while len(self._rows) > WINDOW_ROWS and self._rows[0][0] < now_s - WINDOW_S:
             self._rows.popleft()
 

@@ -39,7 +39,9 @@ class Measured(msgspec.Struct, kw_only=True):
 
 
 def measure(gate: Gate, summary: Summary, run: RunData) -> Measured:
-    """What the run says about the gate's metric."""
+    """What the run says about the gate's metric. Where nothing was measured, a zero is no result."""
+    if not summary.requests.sent:
+        return _missing("no request was measured")
     if gate.of.form == "gauge":
         return _gauge(gate, summary, run)
     if gate.of.form == "distribution":

@@ -78,8 +78,21 @@ ALIASES = {
 
 NEEDS_SLO = frozenset({"goodput", "slo_attainment"})
 
-SECONDS_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+SECONDS_UNITS = {
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
 PER_S_UNITS = ("/s", "req/s", "requests/s")
+MAX_LATENCY_S = 24 * 3600.0
+"""Longer than any request may last."""
+MINUTES_AT_MOST = 60.0
+"""`800m` is 13 hours, and was meant to be milliseconds."""
 TOKENS_UNITS = ("/s", "tok/s", "token/s", "tokens/s")
 
 UNIT_OF: dict[Kind, str | None] = {

@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 
 from kvprobe.errors import UsageError
-from kvprobe.gates.expressions import ExpressionError, Gate, leading
+from kvprobe.gates.expressions import Gate, leading
+from kvprobe.gates.limits import ExpressionError
 from kvprobe.gates.metrics import METRICS, SECONDS_UNITS
 
 DEFAULT_GRACE_S = 5.0
 MAX_GRACE_S = 3600.0
-_FOR = re.compile(r"[ \t]+for[ \t]+([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)[ \t]*\Z")
+_FOR = re.compile(r"[ \t]+for[ \t]+([0-9]{1,9}(?:\.[0-9]{1,9})?)[ \t]?(ms|s|m|h)[ \t]*\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,6 @@ class Agent:
         self._heard_s = time.monotonic()
         self._lost: str | None = None
         self._shipper: wire.Shipper | None = None
-        gevent.spawn(self._obey_parent)
         where = f"{job.master_host}:{job.master_port}"
         self._where = where
         events.put(WorkerEvent(event="waiting", detail=f"connecting to the master at {where} ..."))
@@ -69,6 +68,7 @@ class Agent:
             (wire.BYE, self._on_bye),
         ):
             self._runner.register_message(kind, listener)
+        gevent.spawn(self._obey_parent)
 
     def run(self) -> None:
         """From hello to bye. Raises `KvprobeError` for a job that cannot be done here."""
@@ -130,6 +130,11 @@ class Agent:
                 self._commands.put(line)
         self._commands.put(None)  # it is gone: the worker stops
         if not self._allowed.is_set():
+            refused = WorkerEvent(
+                event="finished", reason="error", detail="the job was refused on its machine"
+            )
+            self._say(wire.EVENT, {"event": msgspec.json.encode(refused)})
+            gevent.sleep(0.3)  # the socket's own thread has to get it out
             os._exit(0)
 
     # -- what the master says --------------------------------------------------------------------

@@ -21,6 +21,7 @@ import gevent
 from gevent.event import Event
 
 from kvprobe.evidence.records import RequestRecord
+from kvprobe.load.crew_breaker import own_share
 from kvprobe.load.end_reasons import QUICK_DRAIN_S, graver
 from kvprobe.load.job import BreakerSpec, PlannedRequest
 from kvprobe.load.load_plan import LoadPlan, Seat, Ticket
@@ -42,9 +43,13 @@ class Conductor:
         self.reason: str | None = None
         self.detail: str | None = None
         self.closing = Event()
+        self.alarm = Event()
+        self.trouble: str | None = None
+        """The latest failure, in words, while `alarm` is set for whoever sums up several workers."""
         self._request_of = request_of
         self._breaker = breaker
         self._consecutive = 0
+        self._alarm_at = own_share(breaker.consecutive_failures, plan.workers)
         self._window: deque[bool] = deque(maxlen=max(breaker.window, 1))
         self._go = Event()
         self._t0_ns = 0
@@ -261,6 +266,9 @@ class Conductor:
         self._window.append(failed)
         share = sum(self._window) / len(self._window) if failed else 0.0
         last = f"the last was {record.failure}: {record.failure_detail}"
+        if failed and self.plan.workers > 1 and self._consecutive >= self._alarm_at:
+            self.trouble = f"{record.failure}: {record.failure_detail}"
+            self.alarm.set()
         if self._consecutive >= spec.consecutive_failures:
             self.end("breaker", f"{self._consecutive} requests in a row failed; {last}", QUICK_DRAIN_S)
         elif failed and len(self._window) == spec.window and share >= spec.error_rate:

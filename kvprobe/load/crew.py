@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvprobe.load.crew_breaker import CrewBreaker
 from kvprobe.load.end_reasons import QUICK_DRAIN_S, graver
-from kvprobe.load.job import Command, WorkerEvent
+from kvprobe.load.job import BreakerSpec, Command, WorkerEvent
 
 _QUICK = ("breaker", "auth")
 _AT_ONCE = ("storage", "error", "stopped")
@@ -29,10 +30,12 @@ class Member:
 
 
 class CrewState:
-    """The state of all workers of a run."""
+    """The state of all workers of a run; with a `breaker`, its limits hold for all of them together."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], breaker: BreakerSpec | None = None) -> None:
         self.members = {name: Member(name) for name in names}
+        self._breaker = CrewBreaker(breaker) if breaker is not None and len(names) > 1 else None
+        self._given_up: str | None = None
         self._ready_told = self._draining_told = False
         self._ending: str | None = None
 
@@ -51,10 +54,11 @@ class CrewState:
         member = self.members[name]
         if member.finished or member.lost is not None:
             return [], None
+        before = member.last
         if event.event != "ready" or event.sent:
             member.last = event
         told: list[WorkerEvent] = []
-        command = None
+        command = self._watch(before, event)
         match event.event:
             case "ready":
                 member.ready = True
@@ -66,7 +70,7 @@ class CrewState:
                 told.extend(self._drained())
             case "finished":
                 member.finished = member.draining = True
-                command = self._after(event)
+                command = self._after(event) or command
                 told.extend(self._drained())
                 told.append(self._end() if self.over else self.total("progress"))
             case "progress":
@@ -74,6 +78,21 @@ class CrewState:
             case _:
                 told.append(event)
         return told, command
+
+    def _watch(self, before: WorkerEvent, event: WorkerEvent) -> Command | None:
+        """The breaker of all, as long as nobody has begun to end."""
+        if (
+            self._breaker is None
+            or self._ending is not None
+            or any(m.draining for m in self.members.values())
+        ):
+            return None
+        if event.event != "progress":
+            return None
+        self._given_up = self._breaker.note(before, event)
+        if self._given_up is None:
+            return None
+        return self._once(Command(command="drain", reason="breaker", within_s=QUICK_DRAIN_S))
 
     def lose(self, name: str, why: str) -> tuple[list[WorkerEvent], Command | None]:
         """A worker is gone. What it did is kept; what the rest sends from here on is another load
@@ -133,6 +152,8 @@ class CrewState:
         """The last event: the gravest reason of any worker, with the words of the one that gave it."""
         reason: str = "planned"
         detail: str | None = None
+        if self._given_up is not None:
+            reason, detail = "breaker", self._given_up
         for member in self.members.values():
             its_reason, its_detail = member.last.reason or "error", member.last.detail
             if member.lost is not None:

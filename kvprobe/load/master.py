@@ -128,7 +128,7 @@ class Master:
             remote.name = wire.worker_name(remote.hello.host, index)
             names.append(remote.name)
             remote.receiver = wire.Receiver(Path(self._job.spool_dir) / f"worker-{remote.name}.jsonl")
-        self._crew = CrewState(names)
+        self._crew = CrewState(names, template.breaker)
         for index, remote in enumerate(self._here.values()):
             job = msgspec.structs.replace(
                 template, worker=remote.name, worker_index=index, workers=len(names), spool_path=""

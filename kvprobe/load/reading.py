@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.records import CANCELLED, RequestRecord
 from kvprobe.load.chunks import ChunkMeaning, Usage, is_error_document, read_chunk
 from kvprobe.load.sse import RawEvent, event_data, parse_event
-from kvprobe.load.transport_failures import MAX_DETAIL_CHARS, StreamFailure
+from kvprobe.load.transport_failures import MAX_DETAIL_CHARS, GivenUp, StreamFailure
 
 DONE = b"[DONE]"
 _SLACK_CHUNKS = 16
@@ -124,6 +124,10 @@ class StreamReading:
         if verdict is not None:
             record.failure = verdict.kind
             record.failure_detail = verdict.detail
+        if isinstance(failure, GivenUp) and record.failure == failure.kind:
+            # What was planned has happened: no failure, and no end-to-end time either.
+            record.failure = record.failure_detail = None
+            record.finish_reason = CANCELLED
 
     def _read_events(self) -> None:
         for stamp_ns, event in self._events[self._events_read :]:

@@ -21,7 +21,7 @@ import msgspec
 
 from kvprobe import children
 from kvprobe.load.crew import CrewState
-from kvprobe.load.job import Command, LoadJob, WorkerEvent
+from kvprobe.load.job import BreakerSpec, Command, LoadJob, WorkerEvent
 
 Heard = tuple[str, WorkerEvent | None]
 """A worker's name and what it said; None when it has ended."""
@@ -133,7 +133,13 @@ class Crew:
     `helpers` are processes that are started and ended with the crew and say nothing here.
     """
 
-    def __init__(self, members: Sequence[Member], log_path: Path, helpers: Sequence[Member] = ()) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        log_path: Path,
+        helpers: Sequence[Member] = (),
+        breaker: BreakerSpec | None = None,
+    ) -> None:
         self._log_path = log_path
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._unheard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
@@ -141,7 +147,7 @@ class Crew:
             m.name: WorkerProcess(m.name, m.job, log_path, self._heard, m.module) for m in members
         }
         self.helpers = [WorkerProcess(m.name, m.job, log_path, self._unheard, m.module) for m in helpers]
-        self.state = CrewState([m.name for m in members])
+        self.state = CrewState([m.name for m in members], breaker)
         self._told: deque[WorkerEvent] = deque()
 
     def start(self) -> None:

@@ -15,13 +15,19 @@ from collections.abc import Callable
 import gevent
 from geventhttpclient.response import HTTPParseError
 
-from kvprobe.evidence.records import CANCELLED, FailureKind, RequestRecord
+from kvprobe.evidence.records import FailureKind, RequestRecord
 from kvprobe.load.connection import Connection, HeadTooLarge, PeerClosed
 from kvprobe.load.job import PlannedRequest
 from kvprobe.load.reading import StreamReading, judge_document
 from kvprobe.load.request_form import StreamSpec, build_request
 from kvprobe.load.sse import EventTooLarge, RawEvent, SseSplitter, has_data
-from kvprobe.load.transport_failures import StreamFailure, body_failure, connect_failure, head_failure
+from kvprobe.load.transport_failures import (
+    GivenUp,
+    StreamFailure,
+    body_failure,
+    connect_failure,
+    head_failure,
+)
 
 NS = 1_000_000_000
 MAX_ERROR_BODY_BYTES = 2048
@@ -60,16 +66,12 @@ def run_request(
     exchange = _Exchange(connection, spec, record, reading, on_sent)
     exchange.give_up_after = spec.cancel_after if spec.cancels(planned) else None
     failure: StreamFailure | None = None
-    given_up = False
     try:
         exchange.perform(request)
     except StreamFailure as error:
         failure = error
     except gevent.GreenletExit:
         failure = StreamFailure("cancelled_at_end", "the run ended")
-    except _GivenUp:
-        failure = StreamFailure("cancelled_at_end", "given up by plan")
-        given_up = True
     finally:
         record.receives = connection.receives
         record.first_byte_ns = connection.first_receive_ns
@@ -80,10 +82,6 @@ def run_request(
     # What was whole was over with the last receive that belonged to it, however long the server then
     # kept the connection open; what broke off was over when that was known.
     broke_off = failure is not None and record.failure is not None
-    if given_up and record.failure == "cancelled_at_end":
-        # What was planned has happened: no failure, and no end-to-end time either.
-        record.failure = record.failure_detail = None
-        record.finish_reason = CANCELLED
     record.end_ns = over_ns if broke_off else exchange.last_receive_ns or over_ns
     return record
 
@@ -112,10 +110,6 @@ def _new_record(
         warmup=planned.warmup,
         plan_index=planned.index,
     )
-
-
-class _GivenUp(Exception):
-    """The workload wants this stream to be given up here."""
 
 
 class _Exchange:
@@ -269,7 +263,7 @@ class _Exchange:
         self._last_data_ns = stamp
         self.reading.note(stamp, event)
         if self.give_up_after is not None and self.reading.chunks_so_far >= self.give_up_after:
-            raise _GivenUp
+            raise GivenUp()
 
     def _refusal(self) -> StreamFailure:
         """The failure that a status other than 200 is, with the start of its body."""

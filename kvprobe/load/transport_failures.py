@@ -25,6 +25,13 @@ class StreamFailure(Exception):
         self.detail = detail[:MAX_DETAIL_CHARS]
 
 
+class GivenUp(StreamFailure):
+    """The workload wants this stream to be given up here."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled_at_end", "given up by plan")
+
+
 def connect_failure(error: Exception) -> StreamFailure:
     """Why no connection came about."""
     if _out_of_descriptors(error):

@@ -130,9 +130,11 @@ class Worker:
         conductor.end("stopped", "the parent process is gone", 0.0)
 
     def _report(self) -> None:
+        alarm = self._conductor.alarm
         while True:
-            gevent.sleep(PROGRESS_S)
-            self._put("progress")
+            trouble = self._conductor.trouble if alarm.wait(PROGRESS_S) else None
+            alarm.clear()
+            self._put("progress", detail=trouble)
 
     def _put(self, event: Any, reason: str | None = None, detail: str | None = None) -> None:
         conductor = self._conductor

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.load.not_sent import NOT_SENT
 from kvprobe.load.sweep import Sweep, sweep_problems
 from kvprobe.load.workload_arrival import Arrival
 from kvprobe.load.workload_checks import TRACE_KIND, CrossProblem, presence_problems, prompt_problems
@@ -52,8 +53,6 @@ from kvprobe.load.yaml_write import write_yaml
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
-_NOT_SENT = ("name", "description", "sampling", "thresholds", "abort", "slo", "limits", "budget", "sweep")
-"""Fields that say nothing of what the target receives; they stay out of the content hash."""
 
 
 class Workload(Part):
@@ -222,11 +221,11 @@ class Workload(Part):
         return write_yaml(self.model_dump(mode="json", exclude_none=True), self._unexpanded)
 
     def content_hash(self) -> str:
-        """SHA-256 of what is sent, as hex: canonical JSON without name, description and sampling.
+        """SHA-256 of what is sent, as hex: canonical JSON without what says nothing of it (`not_sent`).
 
         `extra_body` enters as written, so that no secret that a variable holds enters a hash.
         """
-        content = self.model_dump(mode="json", exclude_none=True, exclude=set(_NOT_SENT))
+        content = self.model_dump(mode="json", exclude_none=True, exclude=set(NOT_SENT))
         raw = {path: text for path, text in self._unexpanded.items() if path[:2] == ("request", "extra_body")}
         for path, text in raw.items():
             _put(content, path, text)

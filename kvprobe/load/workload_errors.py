@@ -223,13 +223,7 @@ class _Translator:
         value = self._value()
         if self._path in self._document.unexpanded:
             return "text from the environment"
-        names: dict[type, str] = {
-            bool: "true or false",
-            int: "a whole number",
-            float: "a decimal number",
-            str: "text",
-        }
-        names |= {dict: "not one", list: "not one", type(None): "null"}
+        names = _TYPE_NAMES | {dict: "not one", list: "not one"}
         return names.get(type(value), "something else")
 
     def _type_fix(self, wanted: str) -> str:

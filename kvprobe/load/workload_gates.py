@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from kvprobe.gates.expressions import ExpressionError, parse_expression
+from kvprobe.gates.expressions import parse_expression
+from kvprobe.gates.limits import ExpressionError
 from kvprobe.gates.metrics import NEEDS_SLO
 from kvprobe.gates.rules import DEFAULT_GRACE_S, MAX_GRACE_S, condition_of, rule_of
 from kvprobe.load.workload_values import Part, Seconds, as_tuple

@@ -17,6 +17,10 @@ def assumptions_of(solution: Solution) -> list[str]:
     if request.lengths is not None:
         found += request.lengths.assumptions
         found.append("requests are independent and all at full growth at the same time: the cautious reading")
+        if request.lengths.source.startswith("trace"):
+            found.append(
+                "of the trace only lengths are used: `kvprobe replay` adds arrivals, reuse, preemptions and tails"
+            )
     if solution.pool is not None:
         found += solution.pool.assumptions
     if request.shared_prefix_tokens:

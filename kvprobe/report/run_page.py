@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvprobe.report import run_findings, run_numbers, run_origin, run_pool
+from kvprobe.report import run_document, run_findings, run_numbers, run_origin, run_pool
 from kvprobe.report.content import Report, Section
 from kvprobe.report.run_first import badges, first_screen
 from kvprobe.report.run_view import RunView
@@ -53,11 +53,11 @@ def _sections(view: RunView) -> list[Section | None]:
         run_numbers.latency(view),
         run_numbers.load(view),
         run_pool.pool(view),
-        run_pool.holders(view),
+        run_document.holders(view),
         run_pool.prefix(view),
         run_pool.lengths(view),
         run_pool.memory(view),
-        run_pool.prediction(view),
+        run_document.prediction(view),
         run_origin.parts(view.w, view.document.get("runs") or []),
         run_origin.reproduction(view),
         run_origin.files(view),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 from kvprobe.evidence.rundata import RunData
-from kvprobe.report import charts_capacity, charts_memory, charts_time
+from kvprobe.report import charts_memory, charts_time
 from kvprobe.report.charts_memory import Bar, HitPoint
-from kvprobe.report.content import Block, Facts, Inline, Num, Para, Said, Section, Table
+from kvprobe.report.content import Block, Facts, Inline, Para, Said, Section
 from kvprobe.report.run_series import Span, gauge, increments, total
 from kvprobe.report.run_view import RunView
 from kvprobe.summary import activity
 from kvprobe.summary.rates import Asked
-from kvprobe.summary.units import figures, percent, size, whole
+from kvprobe.summary.units import percent, size, whole
 
-MOST_GROUPS = 40
 MIN_WARM = 5
 
 
@@ -238,72 +235,3 @@ def memory(view: RunView) -> Section | None:
                 charts_memory.memory_chart(w, "memory", w("Memory over the run"), kept, span.seconds)
             )
     return Section("memory", w("Memory"), blocks)
-
-
-def prediction(view: RunView) -> Section | None:
-    """Predicted beside measured, from the document."""
-    found = view.document.get("prediction")
-    if not isinstance(found, Mapping):
-        return None
-    w = view.w
-    pairs = [pair for key, value in found.items() if (pair := _pair(view, str(key), value)) is not None]
-    blocks: list[Block] = []
-    if pairs:
-        blocks.append(charts_capacity.honesty_chart(w, pairs))
-    why = found.get("reason") or found.get("why")
-    if isinstance(why, str):
-        blocks.append(Para(view.say(why)))
-    reasons = found.get("reasons")
-    if isinstance(reasons, Mapping):
-        rows: list[tuple[str, Inline]] = [
-            (str(k).replace("_", " "), view.say(str(v))) for k, v in reasons.items()
-        ]
-        blocks += [Facts(rows)] if rows else []
-    return Section("prediction", w("Predicted against measured"), blocks) if blocks else None
-
-
-def _pair(view: RunView, key: str, value: Any) -> charts_capacity.Pair | None:
-    if not isinstance(value, Mapping):
-        return None
-    predicted = charts_capacity.number(value.get("predicted"))
-    measured = charts_capacity.number(value.get("reported", value.get("measured")))
-    if predicted is None or not measured:
-        return None
-    is_bytes = "bytes" in key
-    unit = str(value.get("unit") or ("B" if is_bytes else ""))
-    form = size if unit == "B" else (lambda v: whole(v) if v == int(v) else figures(v))
-    return charts_capacity.Pair(
-        view.w(key.replace("_", " ")), predicted, measured, unit, (form(predicted), form(measured))
-    )
-
-
-def holders(view: RunView) -> Section | None:
-    """Which requests held the cache when it ran out, where the run says so."""
-    found = view.document.get("holders")
-    rows_raw = found.get("requests") if isinstance(found, Mapping) else found
-    rows = [r for r in rows_raw if isinstance(r, Mapping)] if isinstance(rows_raw, list) else []
-    if not rows:
-        return None
-    w, columns = view.w, list(dict.fromkeys(str(k) for r in rows for k in r))
-    numeric = frozenset(
-        i for i, c in enumerate(columns) if any(charts_capacity.number(r.get(c)) is not None for r in rows)
-    )
-    cells: list[list[Inline]] = [[_holder_cell(r.get(c), c) for c in columns] for r in rows[:MOST_GROUPS]]
-    table = Table(
-        name="holders",
-        caption=w("Requests that held the most when the pool was fullest"),
-        columns=[w(c.replace("_", " ")) for c in columns],
-        rows=cells,
-        numeric=numeric,
-    )
-    blocks: list[Block] = [table]
-    if isinstance(found, Mapping) and isinstance(found.get("text"), str):
-        blocks.insert(0, Para(view.say(str(found["text"]))))
-    return Section("holders", w("Who held the cache"), blocks)
-
-
-def _holder_cell(value: Any, column: str) -> Inline:
-    n = charts_capacity.number(value)
-    if n is not None:
-        return Num(size(n) if column.endswith("bytes") else whole(n) if n == int(n) else figures(n), n)
-    return "-" if value is None else str(value)

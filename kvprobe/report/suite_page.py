@@ -113,17 +113,15 @@ def _statements(w: Words, answer: Mapping[str, Any]) -> list[Block]:
         out.append(
             Card(w.known(text) or text, [], _TONE.get(str(advice.get("verdict")), ""), label=w("Answer"))
         )
-    for statement in answer.get("statements") or []:
-        if isinstance(statement, Mapping):
-            verdict = str(statement.get("verdict"))
-            out.append(
-                Card(
-                    w(verdict.replace("_", " ")),
-                    [Para(_said(w, statement.get("text", "")))],
-                    _TONE.get(verdict, ""),
-                    label=str(statement.get("id", "")),
-                )
-            )
+    found = [x for x in answer.get("statements") or [] if isinstance(x, Mapping)]
+    rows: list[list[Inline]] = []
+    for statement in found:
+        verdict = str(statement.get("verdict"))
+        word = Said(w(verdict.replace("_", " ")), _TONE.get(verdict, ""), strong=True)
+        rows.append([word, _said(w, statement.get("text", ""))])
+    if rows:
+        caption = w("What was expected, and whether it shows")
+        out.append(Table("statements", caption, [w("verdict"), w("statement")], rows))
     notes = [n for n in answer.get("notes") or [] if isinstance(n, str)]
     return [*out, Card(w("Notes"), [Bullets([_said(w, n) for n in notes])], "warn")] if notes else out
 

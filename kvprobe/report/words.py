@@ -64,10 +64,34 @@ _SENTENCE_END = re.compile(r"(?<=[.)]) (?=[A-Z(])")
 
 def _translated(sentence: str) -> str | None:
     """One sentence, or what stands for one; null when its form is not known."""
-    for pattern, template in _patterns():
-        if found := pattern.fullmatch(sentence):
-            return template.format(*found.groups())
+    for pieces, template in _forms():
+        if (values := _values(sentence, pieces)) is not None:
+            return template.format(*values)
     return None
+
+
+MOST_VALUE_CHARS = 160
+
+
+def _values(sentence: str, pieces: tuple[str, ...]) -> list[str] | None:
+    """What fills the holes between `pieces`; null when the sentence has another form. Each piece is taken
+    where it comes first, so the work is linear whatever foreign text a sentence quotes."""
+    if not sentence.startswith(pieces[0]):
+        return None
+    if len(pieces) == 1:
+        return [] if sentence == pieces[0] else None
+    values, at = [], len(pieces[0])
+    end = len(sentence) - len(pieces[-1])
+    for piece in pieces[1:-1]:
+        found = sentence.find(piece, at + 1, end)
+        if found < 0:
+            return None
+        values.append(sentence[at:found])
+        at = found + len(piece)
+    if end <= at or not sentence.endswith(pieces[-1]):
+        return None
+    values.append(sentence[at:end])
+    return values if all(len(v) <= MOST_VALUE_CHARS for v in values) else None
 
 
 @cache
@@ -83,13 +107,10 @@ def _zh() -> dict[str, str]:
 
 
 @cache
-def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    """English forms with `{}` holes as linear patterns: a hole takes what holds no line break, and
-    literal text stands between any two holes."""
+def _forms() -> list[tuple[tuple[str, ...], str]]:
+    """English forms as the pieces between their `{}` holes, with the Chinese; whole sentences first,
+    then the forms with the most text of their own."""
     from kvprobe.report.zh.sentences import SENTENCES
 
-    made = []
-    for english, chinese in SENTENCES.items():
-        pieces = (re.escape(piece) for piece in english.split("{}"))
-        made.append((re.compile("([^\n]{1,400}?)".join(pieces)), chinese))
-    return made
+    forms = [(tuple(english.split("{}")), chinese) for english, chinese in SENTENCES.items()]
+    return sorted(forms, key=lambda form: (len(form[0]) > 1, -sum(map(len, form[0]))))

@@ -25,6 +25,7 @@ from kvprobe.run.progress import Progress
 
 if TYPE_CHECKING:
     from kvprobe.diagnose.model import Diagnosis
+    from kvprobe.gates.judge import GateResult
     from kvprobe.summary.build import Summary
 
 log = logging.getLogger("kvprobe.run")
@@ -62,9 +63,7 @@ def conclude(
     storage.attempt(lambda: prepared.run_dir.write_status(data.status))
     valid = diagnosis.validity is None or diagnosis.validity.valid
     stored = Exit.STORAGE if storage.problems else Exit.OK
-    from kvprobe.gates.judge import judged
-
-    thresholds = judged(data, summary)
+    thresholds = _thresholds(data, summary)
     passed = Exit.OK if all(t.passed for t in thresholds) else Exit.CHECK_FAILED
     return RunOutcome(
         exit_code=gravest(signalled, ending.exit_code, stored, Exit.OK if valid else Exit.INVALID, passed),
@@ -74,6 +73,12 @@ def conclude(
         problems=[*ending.problems, *gone, *storage.problems],
         thresholds=thresholds,
     )
+
+
+def _thresholds(data: RunData, summary: Summary) -> list[GateResult]:
+    from kvprobe.gates.judge import judged
+
+    return judged(data, summary)
 
 
 def _judged(data: RunData, status: Status) -> tuple[Summary, Diagnosis]:

@@ -91,7 +91,7 @@ def make_crew(prepared: Prepared) -> Crew:
     if options.master or options.web:
         return _led_crew(prepared, count, log_path)
     jobs = [job_of(prepared, str(index), index, count) for index in range(count)]
-    return Crew([Member.of(job) for job in jobs], log_path)
+    return Crew([Member.of(job) for job in jobs], log_path, breaker=jobs[0].breaker)
 
 
 def _led_crew(prepared: Prepared, processes: int, log_path: Path) -> Crew:

@@ -42,18 +42,12 @@ def prepare(
     check_scale(options, workload)
     log_marks = logs_beside.mark(options.logs)
     key = targets.api_key(options.api_key_env)
-    metrics_url = targets.page_url(options.metrics_url) if options.metrics_url is not None else None
-    if metrics_url is not None:
-        target_guard.guard(metrics_url, own_target=options.own_target)
-    server, base_url = given.server if given is not None else None, ""
+    base_url, metrics_url = _addresses(options)
+    server = given.server if given is not None else None
     own_server = options.target is None and server is None
     if options.target is None:
         server = server or _start_server(options, workload, progress, stack, hurried)
         base_url = server.base_url or ""
-    else:
-        base_url = targets.normalise_url(options.target)
-        target_guard.guard(base_url, own_target=options.own_target)
-        target_guard.confirm_production(base_url, yes=options.yes)
     client = stack.enter_context(targets.control_client(key, insecure=options.insecure))
     target = targets.preflight(client, base_url, options.model)
     progress.say(f"target {base_url}, model {target.model}")
@@ -79,6 +73,26 @@ def prepare(
     proxies = target_guard.proxies_set()
     if (said := target_guard.proxy_statement(proxies, prepared.metrics_url)) is not None:
         progress.say(said)
+    _begin(prepared, given, own_server=own_server)
+    return prepared
+
+
+def _addresses(options: RunOptions) -> tuple[str, str | None]:
+    """The target's address (empty: the bundled server) and that of its metrics, both past the guard."""
+    metrics_url = targets.page_url(options.metrics_url) if options.metrics_url is not None else None
+    if metrics_url is not None:
+        target_guard.guard(metrics_url, own_target=options.own_target)
+    if options.target is None:
+        return "", metrics_url
+    base_url = targets.normalise_url(options.target)
+    target_guard.guard(base_url, own_target=options.own_target)
+    target_guard.confirm_production(base_url, yes=options.yes)
+    return base_url, metrics_url
+
+
+def _begin(prepared: Prepared, given: Given | None, *, own_server: bool) -> None:
+    """The first files of the run directory; it goes away again when they cannot be written."""
+    run_dir, server = prepared.run_dir, prepared.server
     try:
         if server is not None and own_server:
             server.move_log(run_dir.path / "server.log")
@@ -88,7 +102,6 @@ def prepare(
     except BaseException:
         run_dir.discard()
         raise
-    return prepared
 
 
 def _start_server(

@@ -39,7 +39,9 @@ def longest_load_s(workload: Workload) -> float:
     """When the load has ended by itself if all is well, seconds after its start. The duration
     counts from the first measured request; the warm-up comes before it."""
     warmup_s = workload.warmup.duration_s or (MAX_LOAD_S if workload.warmup_requests else 0.0)
-    return warmup_s + (workload.duration_s or MAX_LOAD_S) + workload.drain_s + DRAIN_GRACE_S
+    opened = workload.arrival.open
+    stages_s = opened.planned_s if opened is not None else None
+    return warmup_s + (workload.duration_s or stages_s or MAX_LOAD_S) + workload.drain_s + DRAIN_GRACE_S
 
 
 @dataclass

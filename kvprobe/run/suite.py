@@ -18,6 +18,7 @@ from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.suitedir import PART, SuiteDir
 from kvprobe.load.suite import Suite, kind_of_file, load_suite
 from kvprobe.run.embedded import split_args
+from kvprobe.run.guards import check_caps, with_gates
 from kvprobe.run.interrupts import Interrupted, Interrupts
 from kvprobe.run.options import Given, RunOptions, RunOutcome
 from kvprobe.run.progress import Progress
@@ -69,6 +70,7 @@ def conduct_suite(options: RunOptions, progress: Progress) -> SuiteOutcome:
         document = _document(suite)
     else:
         sweep = SweepPlan.load(options)
+        check_caps(with_gates(sweep.at(sweep.sweep.ladder.loads()[-1]), options))
         plan, folder, document = sweep.next_item, (sweep.name, sweep.content_hash()), sweep.document()
     return _Conductor(options, progress, plan).run(*folder, document)
 
@@ -79,6 +81,8 @@ def _check(options: RunOptions, suite: Suite) -> None:
         message = f"{suite.name} starts the bundled server with options of its own for each part"
         fix = "leave out --target; or start your server with each setting and run the parts alone"
         raise UsageError(Problem("conflict", message, fix))
+    for part in suite.parts:
+        check_caps(with_gates(part.workload, options))
 
 
 def _document(suite: Suite) -> dict[str, object]:

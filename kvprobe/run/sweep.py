@@ -82,7 +82,7 @@ class SweepPlan:
             role=None,
             round=number,
             load=load,
-            workload=self._at(load),
+            workload=self.at(load),
             server_args=self.server_args,
             says=f"step {len(runs) + 1}: {load_text(load)} {unit}{again}",
         )
@@ -105,7 +105,8 @@ class SweepPlan:
             step.verdict, step.why = judge(step, self.sweep.axis, limits)
         return steps
 
-    def _at(self, load: float) -> Workload:
+    def at(self, load: float) -> Workload:
+        """The workload of one step."""
         arrival = self.workload.arrival
         if arrival.open is not None:
             changed: dict[str, Any] = {"open": arrival.open.model_copy(update={"rate": load})}

@@ -47,15 +47,19 @@ def guard(base_url: str, *, own_target: bool, environ: Mapping[str, str] = os.en
     host, addresses = _resolve(base_url)
     refuse_metadata(host, addresses)
     others = [a for a in addresses if not is_loopback(a)]
-    if others and not own_target and not _allowed(host, others, environ.get(ALLOW_LIST, "")):
+    allowed = environ.get(ALLOW_LIST, "")
+    if others and not own_target and not _allowed(host, others, allowed):
         where = ", ".join(sorted(map(str, addresses)))
-        raise TargetError(
-            Problem(
-                "guard",
-                f"`{host}` is not this machine ({where}): a load test can take a server down",
-                f"add --i-own-this-target if you may load it (or name it in {ALLOW_LIST})",
-            )
-        )
+        message = f"`{host}` is not this machine ({where}): a load test can take a server down"
+        if unusable := _unusable(allowed):
+            message += f"; {ALLOW_LIST} holds what is no host, .domain or network: {', '.join(unusable)}"
+        raise TargetError(Problem("guard", message, _guard_fix(addresses)))
+
+
+def _guard_fix(addresses: set[Address]) -> str:
+    if all(a.is_unspecified for a in addresses):
+        return "servers print this address when they listen on all; write 127.0.0.1 for this machine"
+    return f"add --i-own-this-target if you may load it (or name it in {ALLOW_LIST})"
 
 
 def _resolve(url: str) -> tuple[str, set[Address]]:
@@ -70,27 +74,48 @@ def _resolve(url: str) -> tuple[str, set[Address]]:
         raise TargetError(
             Problem("dns", f"cannot resolve the host `{host}`: {error}", "check the name, or use an address")
         ) from error
-    return host, {unwrapped(ipaddress.ip_address(str(info[4][0]).split("%")[0])) for info in found}
+    return host, {_plain(ipaddress.ip_address(str(info[4][0]).split("%")[0])) for info in found}
 
 
-def unwrapped(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one (mapped, 6to4, NAT64), else the address itself."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in ipaddress.ip_network("64:ff9b::/96"):
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+def _plain(address: Address) -> Address:
+    """::ffff:a.b.c.d is only another way to write a.b.c.d: the kernel speaks IPv4 with it."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+_LAST_32_BITS = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        "64:ff9b::/96",  # NAT64 (RFC 6052)
+        "64:ff9b:1::/48",  # NAT64 of a site (RFC 8215), as /96
+        "::ffff:0:0:0/96",  # SIIT (RFC 7915)
+        "::/96",  # IPv4-compatible (RFC 4291), no longer in use
+    )
+)
+
+
+def embedded(address: Address) -> set[Address]:
+    """The address, and each IPv4 address that a gateway or tunnel could make of it."""
+    address = _plain(address)
+    found: set[Address] = {address}
+    if isinstance(address, ipaddress.IPv6Address):
+        if any(address in network for network in _LAST_32_BITS):
+            found.add(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address.sixtofour is not None:
+            found.add(address.sixtofour)
+        if address.teredo is not None:
+            found.update(address.teredo)
+    return found
 
 
 def is_loopback(address: Address) -> bool:
-    """127.0.0.0/8 or ::1."""
-    return unwrapped(address).is_loopback
+    """127.0.0.0/8 or ::1. What a gateway would make of an address is not this machine."""
+    return _plain(address).is_loopback
 
 
 def refuse_metadata(host: str, addresses: set[Address]) -> None:
     """Raises `TargetError` for an address at which clouds hand out credentials (and for all
     link-local ones, where such services live and model servers do not)."""
-    if any(a.is_link_local or a in METADATA_ADDRESSES for a in addresses):
+    if any(a.is_link_local or a in METADATA_ADDRESSES for each in addresses for a in embedded(each)):
         raise _credentials(host)
 
 
@@ -100,12 +125,31 @@ def _credentials(host: str) -> TargetError:
 
 
 def _allowed(host: str, addresses: list[Address], allow_list: str) -> bool:
-    words = [word.strip().lower() for word in allow_list.split(",") if word.strip()]
+    words = _words(allow_list)
     name = host.rstrip(".").lower()
-    if any(name == w or (w.startswith(".") and name.endswith(w)) for w in words):
+    in_domain = any(w.startswith(".") and name.endswith(w) for w in words)
+    if name in words or (in_domain and not _ends_in_number(name)):
         return True
     networks = [n for w in words if (n := _network(w)) is not None]
     return all(any(a in n for n in networks if n.version == a.version) for a in addresses)
+
+
+def _ends_in_number(name: str) -> bool:
+    """Whether it is an address, in any of the forms that resolvers take: no domain can mean it."""
+    last = name.rpartition(".")[2]
+    return ":" in name or last.isdigit() or last.startswith("0x")
+
+
+_HOST_WORD = re.compile(r"\.?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?\Z")
+
+
+def _words(allow_list: str) -> list[str]:
+    return [word.strip().lower() for word in allow_list.split(",") if word.strip()]
+
+
+def _unusable(allow_list: str) -> list[str]:
+    """Words that can never allow anything, such as a URL or a host with its port."""
+    return [w[:60] for w in _words(allow_list) if _network(w) is None and not _HOST_WORD.match(w)]
 
 
 def _network(word: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

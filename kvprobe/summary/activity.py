@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -112,20 +112,45 @@ def increase(samples: Sequence[Sample], metric: str) -> Increase | None:
     """Growth of a counter from the start mark of the load to its end mark (else first to last reading).
 
     The reading nearest to a mark is the one that the mark took. A fall means that the server
-    restarted and counts from 0. Null when the counter has fewer than two readings.
+    restarted and counts from 0. Engines of one page are taken one by one where they stand apart
+    (`engines.…`): of a sum it cannot be told how much of a fall is one's restart and how much the others'
+    growth. Null when the counter has fewer than two readings.
     """
     start, end = mark_ns(samples, LOAD_START), mark_ns(samples, LOAD_END)
-    by_labels: dict[tuple[tuple[str, str], ...], list[Point]] = defaultdict(list)
-    for s, value in readings(samples, metric):
-        by_labels[tuple(sorted(s.labels.items()))].append((s.t_ns, value))
+    wholes: dict[_Labels, list[Point]] = defaultdict(list)
+    parts: dict[_Labels, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    of_engines = metric.replace("engine.", "engines.", 1)
+    for s in samples:
+        if s.metric not in (metric, of_engines) or s.value is None or not math.isfinite(s.value):
+            continue
+        if s.metric == metric:
+            wholes[tuple(sorted(s.labels.items()))].append((s.t_ns, s.value))
+        else:
+            kept = tuple(sorted((k, v) for k, v in s.labels.items() if k != "engine"))
+            parts[kept][s.t_ns][s.labels.get("engine", "")] = s.value
     total, resets, most = 0.0, 0, 0
-    for points in by_labels.values():
-        kept = _between_marks(sorted(points), start, end)
-        most = max(most, len(kept))
-        for (_, before), (_, after) in pairwise(kept):
-            resets += after < before
-            total += after if after < before else after - before
+    for labels, points in wholes.items():
+        kept_points = _between_marks(sorted(points), start, end)
+        most = max(most, len(kept_points))
+        for before, after in pairwise(kept_points):
+            grown, began_anew = _step(before, after, parts.get(labels, {}))
+            total, resets = total + grown, resets + began_anew
     return Increase(value=total, resets=resets, readings=most) if most >= 2 else None
+
+
+_Labels = tuple[tuple[str, str], ...]
+
+
+def _step(before: Point, after: Point, parts: Mapping[int, Mapping[str, float]]) -> tuple[float, int]:
+    """(growth between two readings, whether something began anew)"""
+    was, now = parts.get(before[0], {}), parts.get(after[0], {})
+    if was and was.keys() == now.keys():
+        grown = sum(now[e] if now[e] < was[e] else now[e] - was[e] for e in now)
+        return grown, int(any(now[e] < was[e] for e in now))
+    if after[1] >= before[1]:
+        return after[1] - before[1], 0
+    # It fell because an engine left the page: what the others grew by is not known, so nothing is added.
+    return (0.0 if was or now else after[1]), 1
 
 
 def _between_marks(points: list[Point], start: int | None, end: int | None) -> list[Point]:

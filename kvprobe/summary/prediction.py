@@ -25,6 +25,7 @@ TOLERANCE = 0.02
 NO_MODEL = "the server does not tell the model's configuration, and names no directory of this machine"
 NO_BYTES = "neither the metrics page nor a log says how many bytes the cache has"
 NOT_REPORTED = "not reported by the server"
+AUTO = "auto"
 _ENGINES = ("reference", "vllm", "sglang", "llama.cpp", "trtllm", "lmdeploy")
 
 
@@ -77,11 +78,13 @@ def predict(run: RunData, told: Mapping[str, Any] | None = None) -> Prediction:
         pool_tokens=tokens,
         max_concurrency=most,
     )
+    auto = plan is not None and _cache_dtype(config, log) == AUTO
+    assuming = ", assuming that the cache has the dtype of the model's files" if auto else ""
     for name, pair in (("bytes per token", per_token), ("pool tokens", tokens), ("concurrency", most)):
         if pair.error is not None and abs(pair.error) > TOLERANCE:
             found.warnings.append(
                 f"{name}: predicted {shown(pair.predicted or 0)}, the server reports "
-                f"{shown(pair.reported or 0)} ({percent(pair.error)} off)"
+                f"{shown(pair.reported or 0)} ({percent(pair.error)} off{assuming})"
             )
     return found
 
@@ -155,18 +158,11 @@ def _plan(
 
 
 def _settings(run: RunData, config: Mapping[str, Any], log: Mapping[str, Any]) -> dict[str, str]:
-    from kvprobe.model.dtypes import kv_dtype
-
     settings: dict[str, str] = {}
     block = whole(config.get("block_size"))
     if block:
         settings["block_size"] = str(block)
-    name = str(config.get("cache_dtype") or log.get("config", {}).get("kv_cache_dtype") or "auto")
-    try:
-        kv_dtype(name, model_dtype="bfloat16")
-        settings["kv_dtype"] = name
-    except KvprobeError:
-        settings["kv_dtype"] = "auto"
+    settings["kv_dtype"] = _cache_dtype(config, log)
     length = _max_model_len(run, config)
     if length:
         settings["max_model_len"] = str(length)
@@ -175,6 +171,23 @@ def _settings(run: RunData, config: Mapping[str, Any], log: Mapping[str, Any]) -
         if type(value) is int and value > 1:
             settings[ours] = str(value)
     return settings
+
+
+def _cache_dtype(config: Mapping[str, Any], log: Mapping[str, Any]) -> str:
+    """As the engine states it. `auto` is the dtype in which it runs the model, which only its log tells."""
+    from kvprobe.model.dtypes import kv_dtype
+
+    told = log.get("config", {})
+    stated = [config.get("cache_dtype"), told.get("kv_cache_dtype"), told.get("dtype")]
+    for name in (str(s) for s in stated if s):
+        if name == "auto":
+            continue
+        try:
+            kv_dtype(name, model_dtype="bfloat16")
+        except KvprobeError:
+            continue
+        return name
+    return AUTO
 
 
 def _max_model_len(run: RunData, config: Mapping[str, Any]) -> int | None:

@@ -121,11 +121,18 @@ def _quantile_of(data: Floats, q: float, clusters: NDArray[np.int64] | None) -> 
     if n == 0:
         return Quantile(q=q, n=0, n_effective=0, reason="no values")
     value = float(np.quantile(data, q))
-    n_eff = n if clusters is None else effective_n(data <= value, clusters)
+    n_eff = n if clusters is None else effective_n(_below(data, value), clusters)
     if n_eff < needed(q):
         return Quantile(q=q, n=n, n_effective=n_eff, reason=_too_small(n, n_eff, q))
     lo, hi = _bounds(np.sort(data), n_eff, q)
     return Quantile(q=q, n=n, n_effective=n_eff, value=value, lo=lo, hi=hi)
+
+
+def _below(data: Floats, value: float) -> NDArray[np.bool_]:
+    """Which values lie on the lower side. Where the percentile is the largest value of all, what lies
+    strictly under it is what tells the clusters apart."""
+    below = data <= value
+    return data < value if below.all() else below
 
 
 def _bounds(ordered: Floats, n_eff: int, q: float) -> tuple[float | None, float]:
@@ -150,7 +157,8 @@ def effective_n(below: NDArray[np.bool_], clusters: NDArray[np.int64]) -> int:
     """How many independent values the sample is worth for the share of `below` that is true.
 
     Variance of a ratio estimate over clusters against that of independent values; never more than
-    the number of values.
+    the number of values. Where all are alike, nothing tells how much the members of a cluster depend on
+    each other: each cluster counts once.
     """
     _, member = np.unique(clusters, return_inverse=True)
     sizes = np.bincount(member).astype(np.float64)
@@ -161,7 +169,7 @@ def effective_n(below: NDArray[np.bool_], clusters: NDArray[np.int64]) -> int:
     if groups < 2:
         return 1
     if independent == 0.0:
-        return int(n)
+        return groups
     spread = float(np.sum((hits - share * sizes) ** 2)) * groups / (groups - 1)
     design_effect = max(1.0, spread / n**2 / independent)
     return max(1, int(n / design_effect))

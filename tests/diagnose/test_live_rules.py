@@ -420,3 +420,24 @@ def test_instants_are_those_of_the_client() -> None:
     assert [f.streams for f in both] == [True, False]
     assert [f.record.request_id for f in holders(rows, T0 + 220 * MS, 1)] == ["r0"]
     assert fewest_holding(both, 0.75) == (1, 513)
+
+
+# -- the host's processor ------------------------------------------------------------------------
+
+
+def host(cores: float, gpu: float, running: float = 4.0) -> Diagnosis:
+    made = flat(load(), requests_running=running, requests_waiting=0.0, kv_usage_ratio=0.4)
+    n = steps(made)
+    made.gauge("server.cpu_s_total", [cores * 0.5 * i for i in range(n)])
+    made.gauge("gpu.utilization_ratio", [gpu] * n, gpu="0")
+    return diagnose(made)
+
+
+def test_a_pegged_process_beside_an_idle_device_is_suspected() -> None:
+    found = host(1.0, 0.3)
+    assert (causes(found), found.findings[0].confidence) == (["host_cpu_bound"], "suspected")
+
+
+@pytest.mark.parametrize(("cores", "gpu", "running"), [(1.0, 0.9, 4.0), (0.4, 0.3, 4.0), (1.0, 0.3, 0.0)])
+def test_near_misses_of_a_pegged_process(cores: float, gpu: float, running: float) -> None:
+    assert causes(host(cores, gpu, running)) == []

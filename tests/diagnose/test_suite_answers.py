@@ -153,8 +153,8 @@ def test_rounds_that_contradict_each_other_prove_nothing() -> None:
 
 
 def test_parts_that_ran_once_need_a_larger_difference() -> None:
-    assert three({"ttft_ms": 100.0, "cached": 768}, {"ttft_ms": 130.0}, 1)["prefill_saved"].verdict != "shown"
-    assert three({"ttft_ms": 100.0, "cached": 768}, {"ttft_ms": 130.0}, 2)["prefill_saved"].verdict == "shown"
+    assert three({"ttft_ms": 100.0, "cached": 768}, {"ttft_ms": 140.0}, 1)["prefill_saved"].verdict != "shown"
+    assert three({"ttft_ms": 100.0, "cached": 768}, {"ttft_ms": 140.0}, 2)["prefill_saved"].verdict == "shown"
     assert three({"ttft_ms": 50.0, "cached": 768}, {"ttft_ms": 300.0}, 1)["prefill_saved"].verdict == "shown"
 
 
@@ -310,10 +310,12 @@ def test_invalid_parts_and_the_order_are_noted() -> None:
     ("lo", "hi", "rounds", "verdict"),
     [
         (0.95, 1.05, 2, "unchanged"),
-        (1.10, 1.60, 2, "differs"),
-        (0.50, 0.80, 2, "differs"),
-        (1.01, 1.30, 2, "cannot_tell"),
-        (1.10, 1.60, 1, "cannot_tell"),
+        (1.10, 1.60, 3, "differs"),
+        (0.50, 0.80, 3, "differs"),
+        (1.01, 1.30, 3, "cannot_tell"),
+        (1.24, 1.66, 2, "cannot_tell"),
+        (1.40, 1.66, 2, "differs"),
+        (1.40, 1.66, 1, "cannot_tell"),
         (None, None, 2, "cannot_tell"),
     ],
 )

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_page
 
 from kvprobe.cli.main import main
 from kvprobe.errors import UsageError
+from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.records import OpenedRequest
 from kvprobe.evidence.rundir import RunDir
 from kvprobe.evidence.samples import Sample
@@ -161,6 +163,52 @@ def test_the_file_is_openmetrics_with_instants_of_utc(tmp_path: Path) -> None:
     active = [s.value for s in families["kvprobe_run_requests_active"].samples]
     assert max(active) >= 1
     assert active[-1] == 0
+
+
+def test_rows_of_another_machine_stand_at_the_master_s_instants(tmp_path: Path) -> None:
+    """Its monotonic clock is 5,000 s ahead of ours: what relates the two is the start."""
+    ahead = 5_000 * S
+    run_dir = RunDir.create(tmp_path, "made-up", "ab" * 32)
+    far = record(1, sent_ms=1_000, worker="far-0")
+    moved = {
+        name: getattr(far, name) + ahead
+        for name in (*("intended_ns", "sent_ns", "first_byte_ns", "first_chunk_ns", "first_token_ns"),
+                     *("first_visible_ns", "last_token_ns", "end_ns"))
+    }  # fmt: skip
+    lag = {"metric": "client.loop_lag_p99_s", "value": 0.02, "labels": {"worker": "far-0"}}
+    clock = {"worker": "far-0", "same_clock": False, "t0_ns": T0, "worker_t0_ns": T0 + ahead}
+    with SpoolWriter(run_dir.spool_dir / "worker-far.jsonl", "far") as spool:
+        spool.write(msgspec.structs.replace(far, **moved))
+        spool.write(Sample(t_ns=T0 + ahead + 2 * S, **lag))
+    with SpoolWriter(run_dir.spool_dir / "parent.jsonl", "parent") as spool:
+        spool.write(Fact(name="worker_clock", value=clock, source="master"))
+        spool.write(record(0))
+        spool.write(Sample(t_ns=T0 + 2 * S, metric="engine.kv_usage_ratio", value=0.5))
+    run_dir.write_json("environment.json", {"clock": {"utc_ns": T0 + 10**18, "monotonic_ns": T0}})
+    with PageServer(0) as server:  # while it runs: nothing is taken for stale
+        server.page.follow(run_dir.spool_dir, {})
+        live = values(httpx.get(server.url).text)
+    assert live["kvprobe_engine_kv_usage_ratio", ()] == 0.5
+    assert live["kvprobe_client_loop_lag_p99_seconds", (("worker", "far-0"),)] == 0.02
+    run_dir.finalise()
+    run_dir.write_status("complete")
+    file = tmp_path / "run.om"
+    assert main(["report", str(run_dir.path), "--openmetrics", str(file)]) == 0
+    start_s = (T0 + 10**18) / 1e9
+    stamped = [line.split() for line in file.read_text().splitlines() if not line.startswith("#")]
+    assert all(-1 < float(words[-1]) - start_s < 5 for words in stamped)
+    lags = [w for w in stamped if w[0].startswith("kvprobe_client_loop_lag_p99_seconds")]
+    assert [round(float(w[-1]) - start_s) for w in lags] == [2]
+
+
+def test_a_server_without_usage_has_no_token_series(tmp_path: Path) -> None:
+    bare = record(0, prompt_tokens=None, completion_tokens=None, cached_tokens=None)
+    with PageServer(0) as server, SpoolWriter(tmp_path / "worker-0.jsonl", "0") as spool:
+        server.page.follow(tmp_path, {})
+        spool.write(bare)
+        found = values(httpx.get(server.url).text)
+    assert found["kvprobe_run_requests_ok_total", ()] == 1
+    assert not any(name.endswith("_tokens_total") for name, _ in found)
 
 
 def test_a_run_without_its_clocks_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvprobe.errors import UsageError
-from kvprobe.gates.expressions import ExpressionError, parse, parse_expression, percentile
+from kvprobe.gates.expressions import parse, parse_expression, percentile
+from kvprobe.gates.limits import ExpressionError
 from kvprobe.gates.metrics import METRICS
 from kvprobe.gates.rules import DEFAULT_GRACE_S, condition_of, rule_of
 

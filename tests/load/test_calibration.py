@@ -20,6 +20,7 @@ from kvprobe.load.calibration import calibrate
 from kvprobe.load.job import Calibration
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.token_view import split_pieces
+from kvprobe.load.tool_list import TOOL_LINES
 from kvprobe.load.workload import load_workload
 from tests.faults.kit import Exchange, serve
 
@@ -301,6 +302,21 @@ def test_a_slow_tokenizer_is_given_up_as_a_whole(monkeypatch):
         return 200, b'{"tokens": [1, 2, 3]}'
 
     with serving(handle) as (url, asked), httpx.Client(trust_env=False) as client:
-        result = calibrate(url, "m", "chat", None, client, PromptSource.vocabulary)
+        result = calibrate(url, "tiny", "chat", "k", client, PromptSource.vocabulary)
     assert result.source == "assumed"
     assert len(asked) < 10
+
+
+def test_history_and_whole_lines_are_measured_when_asked_for() -> None:
+    tokenizer = Words(50)
+    with serving(vllm(tokenizer)) as (url, _), httpx.Client() as client:
+        pieces = (*PromptSource.vocabulary, *TOOL_LINES)
+        found = calibrate(url, "tiny", "chat", "k", client, pieces, history=True)
+        plain = calibrate(url, "tiny", "chat", "k", client, PromptSource.vocabulary)
+    # Four marks around each of two messages.
+    assert found.turn_template_tokens == 8
+    assert plain.turn_template_tokens == 0
+    assert plain.default_word_tokens == found.default_word_tokens
+    for line in TOOL_LINES:
+        assert found.word_tokens[line] == len(tokenizer.encode(line))
+    assert {k: v for k, v in found.word_tokens.items() if k not in TOOL_LINES} == plain.word_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvprobe.load.crew import CrewState
-from kvprobe.load.job import WorkerEvent
+from kvprobe.load.job import BreakerSpec, WorkerEvent
 
 
 def event(name: str, **fields) -> WorkerEvent:
@@ -74,3 +74,39 @@ def test_planned_ends_tell_nobody_anything() -> None:
     assert crew.note("0", event("finished", reason="planned"))[1] is None
     told, command = crew.note("1", event("finished", reason="planned"))
     assert (told[-1].reason, command) == ("planned", None)
+
+
+def test_the_breakers_limits_hold_for_all_workers_together() -> None:
+    crew = CrewState(["0", "1", "2", "3"], BreakerSpec(consecutive_failures=20))
+    for name in "012":
+        assert crew.note(name, event("progress", failed=5))[1] is None
+    _, command = crew.note("3", event("progress", failed=5, detail="connect: refused"))
+    assert command is not None
+    assert (command.command, command.reason, command.within_s) == ("drain", "breaker", 1.0)
+    for name in "012":
+        crew.note(name, event("finished", failed=5, reason="drained", detail="breaker"))
+    told, _ = crew.note("3", event("finished", failed=5, reason="drained", detail="breaker"))
+    assert told[-1].reason == "breaker"
+    assert told[-1].detail == (
+        "20 requests in a row failed in all workers together; the last was connect: refused"
+    )
+
+
+def test_one_success_anywhere_begins_the_row_anew() -> None:
+    crew = CrewState(["0", "1"], BreakerSpec(consecutive_failures=20))
+    assert crew.note("0", event("progress", failed=15))[1] is None
+    assert crew.note("1", event("progress", ok=1))[1] is None
+    assert crew.note("0", event("progress", failed=34))[1] is None
+    assert crew.note("1", event("progress", ok=1, failed=1))[1] is not None
+
+
+def test_the_breakers_window_is_that_of_all_workers() -> None:
+    crew = CrewState(["0", "1"], BreakerSpec(consecutive_failures=1000, window=50, error_rate=0.9))
+    assert crew.note("0", event("progress", ok=100, failed=0))[1] is None
+    assert crew.note("0", event("progress", ok=101, failed=24))[1] is None  # 24 of 125
+    assert crew.note("1", event("progress", ok=1, failed=24))[1] is not None  # 48 of the latest 50
+
+
+def test_one_worker_watches_for_itself() -> None:
+    crew = CrewState(["0"], BreakerSpec(consecutive_failures=2))
+    assert crew.note("0", event("progress", failed=9))[1] is None

@@ -128,6 +128,21 @@ def test_a_breaker_of_one_worker_ends_all(tmp_path: Path, peers: list[Peer]) -> 
     assert len(spooled(tmp_path / "spool").records) == last.sent
 
 
+def test_a_job_that_is_refused_where_it_would_be_done_ends_the_run(tmp_path: Path, peers: list[Peer]) -> None:
+    with truth_server(*FAST) as server:
+        port = free_port()
+        lead = master(server.url, workload(USERS, requests=9), tmp_path / "spool", workers=1, port=port)
+        hand = agent(tmp_path / "agent", port, trusted=False)
+        peers.extend([lead, hand])
+        offer = json.loads(hand.hear("offered").detail or "")
+        assert (offer["base_url"], offer["workload"]) == (server.url, "test")
+        assert hand.process.stdin is not None
+        hand.process.stdin.close()
+        last = lead.hear("finished")
+        assert server.rows() == []
+    assert (last.reason, "refused" in (last.detail or "")) == ("error", True)
+
+
 def test_a_target_on_the_masters_loopback_is_not_given_to_another_machine() -> None:
     from kvprobe.load.wire import Hello, is_loopback
 

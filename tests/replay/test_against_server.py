@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from kvprobe.plan.simulate import books as b
 from kvprobe.plan.simulate.cost import StepCost
 from kvprobe.plan.simulate.rows import chunks
 from kvprobe.plan.simulate.server import Server
-from kvprobe.plan.simulate.settings import SimSettings
+from kvprobe.plan.simulate.settings import Groups, SimSettings
 from kvprobe.traces.rows import TraceRow
 from tests.replay import oracle
 from tests.replay.traces import COSTS, random_settings, random_trace, row
@@ -108,3 +110,43 @@ def test_a_block_larger_than_the_shared_prefix_never_hits() -> None:
     rows = [row(0.0, 16, 1, (1, 2, 3, 4)), row(50.0, 16, 1, (1, 2, 3, 9))]
     settings = SimSettings(usable_blocks=100, block_size=16, engine="reference")
     assert facts(simulated(rows, settings, COSTS[0]))["hits"] == {0: 0, 1: 0}
+
+
+def two_and_a_window(block: int, tokens: int) -> int:
+    """Blocks of two growing groups, and of one that keeps three blocks."""
+    return 2 * -(-tokens // block) + min(3, -(-tokens // block))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_other_engines_end_with_empty_books(engine: Any, grouped: bool) -> None:
+    preempted = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        rows, settings, cost = random_trace(rng), random_settings(rng), rng.choice(COSTS)
+        groups = Groups(settings.block_size, 2, partial(two_and_a_window, settings.block_size))
+        settings = replace(
+            settings,
+            engine=engine,
+            allocator="paged",
+            full_prompt=engine == "vllm",
+            watermark=rng.choice([0.0, 0.05]),
+            max_tokens=rng.choice([None, 100]),
+            groups=groups if grouped else None,
+        )
+        server = simulated(rows, settings, cost, chunk=rng.choice([1, 5, 1000]))
+        n = server.sim.n
+        assert books_are_empty(server), seed
+        assert n[b.FINISHED] + server.refused + n[b.FAILED] == len(rows), seed
+        preempted += n[b.PREEMPTIONS]
+    assert preempted or engine == "sglang"
+
+
+def test_vllm_waits_until_the_whole_prompt_fits() -> None:
+    rows = [row(0.0, 80, 30), row(1.0, 60, 3)]
+    said = {"usable_blocks": 30, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 16}
+    queued = {}
+    for engine, whole in (("reference", False), ("vllm", True)):
+        settings = SimSettings(**said, engine=engine, full_prompt=whole)  # type: ignore[arg-type]
+        queued[engine] = simulated(rows, settings, COSTS[0]).sim.out[1, b.O_QUEUE]
+    assert queued["vllm"] > queued["reference"]

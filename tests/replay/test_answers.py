@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def one_mean_two_tails(folder: Path) -> tuple[Path, Path]:
 
 def test_two_traces_of_one_mean_differ_in_what_the_tail_does(tmp_path: Path) -> None:
     same, tail = one_mean_two_tails(tmp_path)
-    ask = Ask(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, "blocks": "81"})
+    ask = replace(ASK, blocks="81")
     found = replay(same, ask, beside=tail)
     other = found.beside
     assert other is not None
@@ -102,9 +103,8 @@ def test_a_pool_that_is_never_full_names_nobody(tmp_path: Path) -> None:
 
 def test_reservation_and_regions_hold_fewer_at_once(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [{"t": 0.0, "in": 50, "out": 50}] * 40)
-    said = {f: getattr(ASK, f) for f in ASK.__slots__}
     runs = {
-        name: replay(path, Ask(**{**said, "allocator": name, "max_model_len": "500", "max_tokens": "200"}))
+        name: replay(path, replace(ASK, allocator=name, max_model_len="500", max_tokens="200"))
         for name in ("paged", "paged-reserve", "contiguous")
     }
     means = {name: run.concurrency.mean for name, run in runs.items()}
@@ -132,16 +132,14 @@ def test_a_sweep_is_a_table_with_its_knee(tmp_path: Path) -> None:
 
 def test_the_smallest_pool_keeps_the_limit_and_the_next_smaller_does_not(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", even(60, 80, 40))
-    found = replay(path, ASK, find_pool="queue.p95 <= 100ms").smallest
+    found = replay(path, ASK, find_pool="queue.p95 <= 400ms").smallest
     assert found is not None
     assert found.usable_blocks is not None
     assert found.measured is not None
-    assert found.measured <= 0.1
-    less = replay(
-        path, Ask(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, "blocks": str(found.usable_blocks)})
-    )
+    assert found.measured <= 0.4
+    less = replay(path, replace(ASK, blocks=str(found.usable_blocks)))
     assert less.metrics["queue_s"] is not None  # one block less than found, for the null block
-    assert less.metrics["queue_s"].p95 > 0.1
+    assert less.metrics["queue_s"].p95 > 0.4
     impossible = replay(path, ASK, find_pool="ttft.p50 < 1ms").smallest
     assert impossible is not None
     assert impossible.usable_blocks is None
@@ -166,6 +164,6 @@ def test_the_smallest_pool_keeps_the_limit_and_the_next_smaller_does_not(tmp_pat
 )
 def test_options_that_make_no_sense_are_named(change: dict[str, str | None], code: str) -> None:
     with pytest.raises(UsageError) as caught:
-        resolve(Ask(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, **change}))
+        resolve(replace(ASK, **change))  # type: ignore[arg-type]
     assert caught.value.problems[0].code == code
     assert caught.value.problems[0].fix

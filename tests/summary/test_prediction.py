@@ -92,3 +92,11 @@ def test_the_log_of_another_engine_tells_the_bytes() -> None:
 def test_a_model_that_the_planner_does_not_know_is_a_reason() -> None:
     made = run(model=False).fact("model_config", {"model_type": "no_such_thing"})
     assert "refuses" in (predict(made.build()).bytes_per_token.reason or "")
+
+
+def test_what_auto_means_is_told_by_the_log_or_said_to_be_assumed() -> None:
+    config = CONFIG | {"cache_dtype": "auto"}
+    told = {"config": {"values": {"dtype": {"value": "float32", "unit": None}}}}
+    assert predict(run(config, engine="vllm").build(), told).pool_tokens.predicted == pytest.approx(8000, rel=0.01)
+    assumed = predict(run(config | {"kv_cache_size_tokens": "8000"}, engine="vllm").build())
+    assert "assuming that the cache has the dtype" in assumed.warnings[0]

@@ -46,9 +46,26 @@ def events_of(page: Page, source: str) -> list[Event]:
     if queried and hit is not None:
         told["prefix_hit_rate"] = Value(hit / queried, "ratio")
         told["prefix_queries"], told["prefix_hits"] = Value(queried, "tokens"), Value(hit, "tokens")
+    elif (rate := _hit_rate(plain)) is not None:
+        told["prefix_hit_rate"] = Value(rate, "ratio")
     events = [_event("engine_stats", page, source, told)] if told else []
     pool = _pool(page.cache_config or {})
     return [*events, *([_event("pool_size", page, source, pool)] if "blocks" in pool else [])]
+
+
+def _hit_rate(plain: dict[str, float]) -> float | None:
+    """Share of prompt tokens (TensorRT-LLM: of blocks) that were found, over the engine's life, where it
+    does not count looked-up tokens. An engine's own gauge is an average over times and requests that nobody
+    tells, and is not taken. Null where it has no such counters, or they contradict each other."""
+    hits, misses = (plain.get(f"engine.prefix_{name}_blocks_total") for name in ("hits", "misses"))
+    if hits is not None and misses is not None:
+        part, whole = hits, hits + misses
+    else:
+        part, whole = (
+            plain.get("engine.prompt_tokens_cached_total", math.nan),
+            plain.get("engine.prompt_tokens_total", math.nan),
+        )
+    return part / whole if whole > 0 and 0 <= part <= whole else None
 
 
 def _pool(config: dict[str, str]) -> dict[str, Value]:

@@ -79,6 +79,7 @@ class Server:
         if chunk.block_tokens is not None:
             self.sim.n[b.C_TRACE_BLOCK] = chunk.block_tokens
         self._append(chunk, base)
+        self._room_for_holds()
         self.sim.n[b.LAST] = last
         advance(self.sim)
 
@@ -111,6 +112,23 @@ class Server:
         out[:have] = self.sim.out
         out[have:, b.O_STATUS], out[have:, b.O_HIT], out[have:, b.O_PREEMPTED] = b.PENDING, -1, 0
         self.sim = self.sim._replace(out=out)
+
+    def _room_for_holds(self) -> None:
+        """A hold covers a block of its request at least, and requests may hold the same pieces.
+
+        The memory is not touched before it is used.
+        """
+        sim, settings = self.sim, self.settings
+        if not settings.caches or not len(sim.rows):
+            return
+        longest = int((sim.rows[:, b.R_IN] + sim.rows[:, b.R_OUT]).max())
+        blocks = min(settings.total, -(-longest // settings.block_size))
+        wanted = (settings.max_num_seqs + 2) * blocks + 2
+        if wanted > len(sim.h):
+            h = np.empty((wanted, b.NUM_HOLD), dtype=np.int64)
+            used = sim.n[b.HOLD_TOP]
+            h[:used] = sim.h[:used]
+            self.sim = sim._replace(h=h)
 
     def _append(self, chunk: Chunk, base: int) -> None:
         """Rows that were not let in yet, then the new ones; keys of active requests come along."""
@@ -161,7 +179,7 @@ def _empty(settings: SimSettings, cost: StepCost) -> b.Sim:
         f=_floats(cost),
         p=p,
         cells=np.zeros((cells, 2), dtype=ints),
-        h=np.empty((pieces + seats, b.NUM_HOLD), dtype=ints),
+        h=np.empty((0, b.NUM_HOLD), dtype=ints),
         lists=np.zeros((b.NUM_LISTS, 4 * seats + 16), dtype=ints),
         s=np.zeros((b.NUM_FIELDS, seats), dtype=ints),
         sf=np.zeros((b.NUM_SLOT_FLOATS, seats)),

@@ -13,7 +13,7 @@ ALLOCATORS: tuple[Allocator, ...] = ("paged", "paged-reserve", "contiguous")
 Engine = Literal["reference", "vllm", "sglang"]
 ENGINES: tuple[Engine, ...] = ("reference", "vllm", "sglang")
 MAX_BLOCKS = 1 << 28
-MAX_SEQS = 1 << 16
+MAX_SEQS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,13 +107,18 @@ def smallest_pool(
     By doubling from `first_blocks`, then bisection: what is limited is taken to fall as the pool grows.
     """
     tried: dict[int, float] = {}
+    high_first = max(first_blocks, least_blocks)
+
+    refused: dict[int, int] = {}
 
     def kept(blocks: int) -> bool:
         if blocks not in tried:
-            tried[blocks] = limit.measure(run(blocks))
-        return limit.kept(tried[blocks])
+            server = run(blocks)
+            tried[blocks], refused[blocks] = limit.measure(server), server.refused
+        # A pool that refuses what the first one serves is no answer.
+        return limit.kept(tried[blocks]) and refused[blocks] <= refused[high_first]
 
-    high = max(first_blocks, least_blocks)
+    high = high_first
     while not kept(high):
         if high >= most_blocks:
             return None, tried[high], len(tried)

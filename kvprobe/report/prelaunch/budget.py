@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvprobe.report.charts_capacity import number
@@ -207,79 +207,44 @@ def _source(view: Prelaunch, name: str) -> str:
     return "; ".join(view.w(str(p)) if p is source else str(p) for p in (source, note) if p)
 
 
+Step = tuple[str, str, Callable[[float], str], str]
+
+
+def _rules(view: Prelaunch) -> list[Step]:
+    """Label, path (its range stands beside it as `_range`), form, and the formula or rule."""
+    w = view.w
+    by_length = w("tokens / length, in whole blocks")
+    cost = w("2 x layers x KV heads x head dim x bytes (or the layout's own formula)")
+    kept = w("blocks x tokens of a block, less what the engine keeps")
+    method = str(view.get("concurrency.distribution.method") or "")
+    return [
+        (w("KV cache"), "budget.kv", size, str(view.get("budget.rule") or "")),
+        (w("KV cache of one token"), "kv.bytes_per_token_per_gpu", size, cost),
+        (w("blocks"), "pool.num_blocks", whole, w("KV cache / bytes of a block, whole")),
+        (w("tokens"), "pool.tokens", whole, kept),
+        (w("requests of the p50 length"), "concurrency.p50", whole, by_length),
+        (w("requests of the p95 length"), "concurrency.p95", whole, by_length),
+        (w("requests of the longest length"), "concurrency.max", whole, by_length),
+        (w("requests by the distribution"), "concurrency.distribution.max_num_seqs", whole, method),
+    ]
+
+
 def _steps(view: Prelaunch) -> Table:
     """KV cache, tokens, requests: each with the formula or field that it comes from."""
     w = view.w
     rows: list[list[Inline]] = []
-    for label, path, ends, form, how in (
-        (w("KV cache"), "budget.kv.bytes", "budget.kv.range", size, str(view.get("budget.rule") or "")),
-        (
-            w("KV cache of one token"),
-            "kv.bytes_per_token_per_gpu",
-            "",
-            size,
-            w("2 x layers x KV heads x head dim x bytes (or the layout's own formula)"),
-        ),
-        (
-            w("blocks"),
-            "pool.num_blocks",
-            "pool.num_blocks_range",
-            whole,
-            w("KV cache / bytes of a block, whole"),
-        ),
-        (
-            w("tokens"),
-            "pool.tokens",
-            "pool.tokens_range",
-            whole,
-            w("blocks x tokens of a block, less what the engine keeps"),
-        ),
-        (
-            w("requests of the p50 length"),
-            "concurrency.p50",
-            "concurrency.p50_range",
-            whole,
-            w("tokens / length, in whole blocks"),
-        ),
-        (
-            w("requests of the p95 length"),
-            "concurrency.p95",
-            "concurrency.p95_range",
-            whole,
-            w("tokens / length, in whole blocks"),
-        ),
-        (
-            w("requests of the longest length"),
-            "concurrency.max",
-            "concurrency.max_range",
-            whole,
-            w("tokens / length, in whole blocks"),
-        ),
-        (
-            w("requests by the distribution"),
-            "concurrency.distribution.max_num_seqs",
-            "concurrency.distribution.max_num_seqs_range",
-            whole,
-            str(view.get("concurrency.distribution.method") or ""),
-        ),
-    ):
-        value, pair = view.number(path), view.get(ends) if ends else None
+    for label, path, form, how in _rules(view):
+        exact, ends = (f"{path}.bytes", f"{path}.range") if path == "budget.kv" else (path, f"{path}_range")
+        value, pair = view.number(exact), view.get(ends)
+        low, high = (
+            (number(v) for v in pair) if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+        )
         if value is not None:
             rows.append([label, Num(form(value), value), how])
-        elif (
-            isinstance(pair, list | tuple)
-            and len(pair) == 2
-            and (low := number(pair[0])) is not None
-            and (high := number(pair[1])) is not None
-        ):
+        elif low is not None and high is not None:
             rows.append([label, Num(w("{a} to {b}", a=form(low), b=form(high)), low), how])
-    return Table(
-        "budget-steps",
-        w("From memory to requests"),
-        [w("step"), w("amount"), w("how")],
-        rows,
-        frozenset((1,)),
-    )
+    columns = [w("step"), w("amount"), w("how")]
+    return Table("budget-steps", w("From memory to requests"), columns, rows, frozenset((1,)))
 
 
 def fill(view: Prelaunch, command: str) -> Para:

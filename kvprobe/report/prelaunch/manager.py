@@ -16,7 +16,8 @@ from kvprobe.report.content import (
     Tiles,
     Tone,
 )
-from kvprobe.report.prelaunch.verdict import Judgement, judge, not_tested, risks
+from kvprobe.report.prelaunch.risks import risks
+from kvprobe.report.prelaunch.verdict import Judgement, gates, judge, not_tested
 from kvprobe.report.prelaunch.view import (
     Measure,
     Prelaunch,
@@ -49,7 +50,7 @@ def manager_page(view: Prelaunch) -> list[Block]:
     need = demand(view, have.unit) if have is not None else None
     if have is not None:
         blocks.append(_bar(view, have, need))
-    found = risks(view)
+    found = risks(view, bool(gates(view)))
     if found:
         items = [f"{risk.text} ({w('owner')}: {risk.owner})" for risk in found]
         blocks.append(Card(w("The gravest risks"), [Bullets(items)]))

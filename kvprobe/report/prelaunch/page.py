@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from kvprobe.report.content import Block, Bullets, Facts, Inline, Para, Pre, Report, Said, Section, Table
 from kvprobe.report.prelaunch.budget import assumptions, budget, fill, said
 from kvprobe.report.prelaunch.manager import manager_page
-from kvprobe.report.prelaunch.verdict import judge, not_tested, risks
+from kvprobe.report.prelaunch.risks import risks
+from kvprobe.report.prelaunch.verdict import gates, judge, not_tested
 from kvprobe.report.prelaunch.view import (
     Prelaunch,
     capacity,
@@ -78,7 +79,7 @@ def prelaunch_document(
         "headroom": room,
         "growth_months": growth_months(room, growth) if room is not None and growth is not None else None,
         "cost": asdict(money) if money is not None else None,
-        "risks": [{"text": risk.text, "owner": risk.owner} for risk in risks(view)],
+        "risks": [{"text": risk.text, "owner": risk.owner} for risk in risks(view, bool(gates(view)))],
         "not_tested": not_tested(view),
         "unlike": view.unlike,
     }
@@ -153,12 +154,12 @@ def _sections(view: Prelaunch) -> list[Section]:
 
 def _validity(view: Prelaunch) -> Section:
     """13: every check with its outcome, and what the plan warns of."""
-    from kvprobe.report import run_findings, run_pool
+    from kvprobe.report import run_document, run_findings
 
     w, blocks = view.w, []
     if view.run is not None:
         blocks += run_findings.validity(view.run).blocks
-        predicted = run_pool.prediction(view.run)
+        predicted = run_document.prediction(view.run)
         if predicted is not None:
             blocks += predicted.blocks
     else:

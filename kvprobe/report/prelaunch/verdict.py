@@ -18,10 +18,9 @@ from kvprobe.report.prelaunch.view import (
     demand,
     headroom,
 )
-from kvprobe.summary.units import percent, seconds, whole
+from kvprobe.summary.units import seconds
 
 Answer = Literal["ready", "not_ready", "not_shown"]
-NARROW_ROOM = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,107 +152,6 @@ def _confidence(view: Prelaunch) -> tuple[str, str]:
             "the limit was found, but no load ran for ten minutes ({t})", t=seconds(view.tested_s())
         )
     return w("moderate"), w("one load was measured; the limit above it was not looked for")
-
-
-@dataclass(frozen=True, slots=True)
-class Risk:
-    text: str
-    owner: str
-    rank: int
-
-
-def risks(view: Prelaunch) -> list[Risk]:
-    """The three gravest; each names who can do something about it."""
-    w, out = view.w, []
-    platform, tests, product = w("platform"), w("load testing"), w("product")
-    run = view.run if not view.unlike else None
-    if view.run is not None and view.unlike:
-        out.append(Risk(w("The run does not fit the plan: {why}.", why=w("; ").join(view.unlike)), tests, 0))
-    if run is not None and not run.valid:
-        out.append(Risk(w("The measurement is invalid; its numbers must not be used."), tests, 0))
-    if view.measured is None and view.run is None:
-        out.append(
-            Risk(
-                w("Speed and queues were not measured: capacity in memory is not capacity in time."), tests, 1
-            )
-        )
-    if run is not None:
-        m = run.summary.metrics
-        if m.preemptions:
-            out.append(
-                Risk(
-                    w(
-                        "The cache ran out under this load: {n} preemptions, each computes its tokens again.",
-                        n=whole(m.preemptions),
-                    ),
-                    platform,
-                    1,
-                )
-            )
-        elif m.kv_usage_max is not None and m.kv_usage_max >= 0.9:
-            out.append(
-                Risk(
-                    w("The cache was {n} full: a burst will queue or preempt.", n=percent(m.kv_usage_max)),
-                    platform,
-                    2,
-                )
-            )
-        if run.summary.requests.failed:
-            share = run.summary.requests.failed / max(1, run.summary.requests.sent)
-            out.append(Risk(w("{n} of the requests failed in the test.", n=percent(share)), platform, 1))
-        rate = m.prefix_hit_rate
-        if rate.got is not None and rate.ceiling and rate.got < 0.8 * rate.ceiling:
-            out.append(
-                Risk(
-                    w(
-                        "The prefix cache served {a}, these prompts allow {b}.",
-                        a=percent(rate.got),
-                        b=percent(rate.ceiling),
-                    ),
-                    platform,
-                    3,
-                )
-            )
-    have = capacity(view)
-    need = demand(view, have.unit) if have is not None else None
-    if have is not None and need is not None and 0 <= headroom(have, need) < NARROW_ROOM:
-        out.append(
-            Risk(
-                w("Only {n} of room: less than a usual daily peak.", n=percent(headroom(have, need))),
-                product,
-                2,
-            )
-        )
-    for warning in view.items("warnings"):
-        if isinstance(warning.get("text"), str):
-            told = (
-                view.run.say(warning["text"]).text
-                if view.run is not None
-                else (w.known(warning["text"]) or warning["text"])
-            )
-            out.append(Risk(told, platform, 4))
-    if any(isinstance(t, dict) and t.get("range") and t.get("bytes") is None for t in _terms(view)):
-        out.append(
-            Risk(
-                w("Parts of the memory budget are known only as ranges: read them from a start's log."),
-                platform,
-                3,
-            )
-        )
-    if view.number("lengths.p95_tokens") is None and view.plan is not None:
-        out.append(
-            Risk(w("No length distribution was given: the plan counts with the longest request."), product, 3)
-        )
-    if not gates(view):
-        out.append(
-            Risk(w("No latency target is agreed: nothing tells when the service is too slow."), product, 5)
-        )
-    return sorted(out, key=lambda r: r.rank)[:3]
-
-
-def _terms(view: Prelaunch) -> list[Any]:
-    budget = view.get("budget")
-    return [v for k, v in budget.items() if k != "kv"] if isinstance(budget, dict) else []
 
 
 def not_tested(view: Prelaunch) -> list[str]:

@@ -223,6 +223,12 @@ RUN: Final[dict[str, str]] = {
     "bytes per token": "每 token 字节数",
     "pool tokens": "池容量（token）",
     "max concurrency": "最大并发",
+    "{t} into the load ({event}): {n} requests held {tokens} tokens.": "加载后 {t}（{event}）：{n} 个请求占用 {tokens} token。",
+    "request": "请求",
+    "share of the pool": "占池比例",
+    "age": "已运行",
+    "preemption": "抢占",
+    "refusal": "拒绝",
     # suites
     "Parts beside each other": "各部分对照",
     "{name}: sweep report": "{name}：扫描报告",
@@ -234,5 +240,7 @@ RUN: Final[dict[str, str]] = {
     "{n} valid runs": "{n} 次有效运行",
     "The runs of this suite stand below.": "本套件的各次运行见下文。",
     "Notes": "说明",
+    "What was expected, and whether it shows": "预期的现象，以及是否出现",
+    "statement": "陈述",
     "Answer": "答案",
 }

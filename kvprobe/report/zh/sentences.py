@@ -142,4 +142,15 @@ SENTENCES: Final[dict[str, str]] = {
     "Sustainable {} {} [{}, {}); decode unchanged, queue grows.": "可持续 {} {}，区间 [{}, {})；解码不变，排队增长。",
     "Knee between {} and {}: {} throughput for {} TTFT.": "拐点在 {} 与 {} 之间：吞吐 {}，TTFT 变为 {}。",
     "No knee between {} and {} {}.": "{} 与 {} {} 之间没有拐点。",
+    "the server does not tell the model's configuration, and names no directory of this machine": "服务端没有给出模型配置，也没有指明本机上的目录",
+    "The KV pool is too small for this load: with {} preemptions.": "KV 池对该负载偏小：出现抢占 {} 次。",
+    # long requests
+    "{} requests of {} tokens or more filled the KV pool of {} tokens ({} or more in {} readings), with {}; it holds {} tokens, {} typical requests of {} tokens at once.": "{} 个不少于 {} token 的请求占满了 {} token 的 KV 池（占用达到或超过 {} 的读数有 {} 次），并出现 {}；该池可容纳 {} token，即同时 {} 个 {} token 的典型请求。",
+    "each of them holds {} of the pool or more": "其中每个都占用池的 {} 或更多",
+    "a context limit at which the pool holds as many conversations as come at once": "把上下文上限降到池能同时容纳所有会话的程度",
+    "The pool of {} tokens is smaller than one request may be: {} tokens were asked and refused.": "{} token 的池小于单个请求可能的大小：请求了 {} token，被拒绝。",
+    "KV tokens / p95 length of a request = how many fit; against the sequence limit": "KV token 数 / 请求的 p95 长度 = 可容纳的数量；与序列上限对比",
+    "a limit of concurrent sequences that the pool can hold: no recomputation, same throughput": "把并发序列上限设到池能容纳的数量：不再重复计算，吞吐不变",
+    "a larger pool: more cards, quantised weights, fp8 KV (twice the tokens; check quality)": "扩大 KV 池：更多显卡、量化权重、fp8 KV（token 数加倍；须检查质量）",
+    "the same slowness with a pool twice as large": "池扩大一倍后依旧很慢",
 }

@@ -1,0 +1,101 @@
+"""One analysis of prompts: the tree, the ceilings, the steps from what is shared to what was got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from kvprobe.load.job import PlannedRequest
+from kvprobe.load.prompt_layout import analyse_prompts
+from kvprobe.prefixes import ceilings
+from kvprobe.prefixes.ceilings import Ceiling, Conditions, Step
+from kvprobe.prefixes.rows import Rows, Sent, rows_of
+from kvprobe.prefixes.tree import Node, prefix_tree
+
+BYTES_PER_TOKEN = 4.0
+"""Assumed where no answer's usage tells: English text under current tokenizers."""
+
+
+class PrefixAnalysis(msgspec.Struct, kw_only=True):
+    """Hit rates are ratios of the prompt tokens; token numbers are exact unless `estimated`."""
+
+    prompts: int
+    analysed: int
+    prompt_tokens: int
+    estimated: bool
+    tokens_from: str
+    tree: list[Node]
+    ceilings: list[Ceiling]
+    steps: list[Step]
+    got: float | None
+    got_reason: str | None
+    pool_needed_tokens: list[int] | None
+    """For 5, 10 … 100 % of the reuse; null without reuse."""
+    layout: dict[str, Any] | None
+    """Where prompts part although they share content (see `kvprobe.load.prompt_layout`)."""
+
+    @property
+    def reachable(self) -> float:
+        """The hit rate after the last step: what the engine could have served."""
+        return self.steps[-1].hit_rate
+
+
+def analyse(
+    sent: Sequence[Sent],
+    known: Conditions,
+    *,
+    tokens_of: Callable[[str], int] | None = None,
+    template_tokens: int = 0,
+) -> PrefixAnalysis:
+    """`tokens_of` counts a text exactly; without it sizes are scaled to the answers' usage, or assumed."""
+    estimated = tokens_of is None
+    ratio, how = _bytes_per_token(sent)
+    rows = rows_of(list(sent), tokens_of or _counter(ratio), template_tokens, estimated=estimated)
+    share = ceilings.got(rows)
+    return PrefixAnalysis(
+        prompts=len(sent),
+        analysed=len(rows.rows),
+        prompt_tokens=rows.tokens(sum(map(len, rows.rows))),
+        estimated=estimated,
+        tokens_from="the tokenizer" if not estimated else how,
+        tree=prefix_tree(rows),
+        ceilings=ceilings.single_ceilings(rows),
+        steps=ceilings.steps(rows, known),
+        got=share,
+        got_reason=None if share is not None else "no answer states cached tokens",
+        pool_needed_tokens=ceilings.pool_needed(rows),
+        layout=_layout(rows, known.block_tokens, template_tokens, tokens_of or _counter(ratio)),
+    )
+
+
+def _bytes_per_token(sent: Sequence[Sent]) -> tuple[float, str]:
+    known = [(len(i.text.encode("utf-8", "replace")), i.tokens) for i in sent[:2_000] if i.tokens]
+    tokens = sum(n for _, n in known)
+    if not tokens:
+        return BYTES_PER_TOKEN, f"assumed: {BYTES_PER_TOKEN:g} bytes a token"
+    return sum(b for b, _ in known) / tokens, "scaled to the usage of the answers"
+
+
+def _counter(bytes_per_token: float) -> Callable[[str], int]:
+    per = min(max(bytes_per_token, 0.5), 16.0)
+    return lambda text: max(1, round(len(text.encode("utf-8", "replace")) / per))
+
+
+def _layout(
+    rows: Rows, block: int | None, template_tokens: int, tokens_of: Callable[[str], int]
+) -> dict[str, Any] | None:
+    planned = [
+        PlannedRequest(
+            index=number,
+            kind="log",
+            prompt=item.text,
+            asked_prompt_tokens=item.tokens or rows.tokens(len(row)),
+            asked_completion_tokens=0,
+            warmup=item.warmup,
+        )
+        for number, (item, row) in enumerate(zip(rows.sent, rows.rows, strict=True))
+    ]
+    facts = analyse_prompts(planned, tokens_of, block, template_tokens)
+    return facts[0].value if facts else None
