@@ -1,7 +1,7 @@
 """A trace like Mooncake's conversation trace, of any length, made from a seed: the same rows every time.
 
 Lengths follow quantiles published for that trace (input p50 6909, p95 39550, p99 85400; output 350, 698, 1118
-tokens; kvcache-ai/Mooncake, FAST25 traces, Apache-2.0), log-linear between them; arrivals come in bursts, CV 3.
+tokens; kvcache-ai/Mooncake, FAST25 traces, Apache-2.0), log-linear between; arrivals come in bursts, CV 3.
 Chats of several turns carry their history as blocks of 512 tokens, under one system block for all.
 """
 

@@ -71,9 +71,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _factor(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < 1e6:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"`{text[:40]}` is no factor above 0, such as 0.5")
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from kvprobe.compare import resample
 from kvprobe.compare.model import Interval, Row, Verdict
 from kvprobe.compare.proportions import newcombe
-from kvprobe.compare.resample import Floats, Weights
+from kvprobe.compare.resample import Floats
+from kvprobe.compare.spread import FEWEST_INDEPENDENT, Drawn, interval
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.summary import latency
 from kvprobe.summary.quantiles import needed
@@ -51,11 +52,27 @@ def latency_rows(a: Sampled, b: Sampled, rng: np.random.Generator, level_all: fl
     out: list[Row] = []
     for name, value_of, qs in LATENCY_ROWS:
         sides = [_values(side.ok, value_of) for side in (a, b)]
-        counts = [resample.draws(v.size, resample.block_length(v), rng) if v.size else None for v in sides]
+        drawn = _drawn_quantiles(sides, qs, rng)
         for q in qs:
-            out.append(_quantile_row(name, q, sides, counts, level_all))
-    for q in (0.5, 0.99):
-        out.append(_gap_row(q, (a, b), rng, level_all))
+            out.append(_quantile_row(name, q, sides, drawn.get(q), level_all))
+    return [*out, *_gap_rows((0.5, 0.99), (a, b), rng, level_all)]
+
+
+def _drawn_quantiles(
+    sides: list[Floats], qs: tuple[float, ...], rng: np.random.Generator
+) -> dict[float, list[Drawn]]:
+    """By percentile that both runs can carry: the draws of A and of B."""
+    asked = tuple(q for q in qs if min(v.size for v in sides) >= needed(q))
+    out: dict[float, list[Drawn]] = {q: [] for q in asked}
+    for values in sides if asked else ():
+        made, order = resample.plan(values), np.argsort(values, kind="stable")
+        found = resample.resampled(
+            lambda w, v=values[order], o=order: resample.weighted_quantiles(v, w[o], asked),  # type: ignore[misc]
+            made,
+            rng,
+        )
+        for number, q in enumerate(asked):
+            out[q].append(Drawn(float(np.quantile(values, q)), found[:, number], made))
     return out
 
 
@@ -64,50 +81,49 @@ def _values(ok: Sequence[RequestRecord], value_of: Callable[[RequestRecord], flo
 
 
 def _quantile_row(
-    name: str, q: float, sides: list[Floats], counts: list[Weights | None], level_all: float
+    name: str, q: float, sides: list[Floats], drawn: list[Drawn] | None, level_all: float
 ) -> Row:
     label = f"{_LABELS[name]} p{100 * q:g}"
     sizes = [int(v.size) for v in sides]
-    if (short := min(sizes)) < needed(q):
+    if drawn is None:
+        short = min(sizes)
         why = "no values" if short == 0 else f"n too small: {short}, p{100 * q:g} needs {needed(q)}"
         a, b = (float(np.median(v)) if q == 0.5 and v.size else None for v in sides)
         return _row(label, "s", "lower", a, b, sizes, verdict="n_too_small", why=why)
-    a, b = (float(np.quantile(v, q)) for v in sides)
-    ordered = [np.argsort(v, kind="stable") for v in sides]
-    found = [
-        resample.resampled(lambda w, v=v, o=o: resample.weighted_quantile(v[o], w[o], q), c)  # type: ignore[misc]
-        for v, o, c in zip(sides, ordered, counts, strict=True)
-        if c is not None
-    ]
-    return _judged(label, "s", "lower", (a, b), sizes, found[1] / found[0] - 1.0, level_all)
+    return _judged(label, "s", "lower", drawn, sizes, level_all)
 
 
-def _gap_row(q: float, sides: tuple[Sampled, Sampled], rng: np.random.Generator, level_all: float) -> Row:
+def _gap_rows(
+    qs: tuple[float, ...], sides: tuple[Sampled, Sampled], rng: np.random.Generator, level_all: float
+) -> list[Row]:
     """Gaps of one stream are alike: whole requests are drawn, with all their gaps."""
-    label = f"gap p{100 * q:g}"
-    values, found, sizes = [], [], []
-    for side in sides:
-        streams = [r for r in side.ok if r.gaps_ns]
-        sizes.append(len(streams))
-        if len(streams) < needed(q):
-            continue
-        gaps = np.concatenate([np.asarray(r.gaps_ns, dtype=np.float64) for r in streams]) * latency.NS
-        owner = np.repeat(np.arange(len(streams)), [len(r.gaps_ns) for r in streams])
+    streams = [[r for r in side.ok if r.gaps_ns] for side in sides]
+    sizes = [len(s) for s in streams]
+    asked = tuple(q for q in qs if min(sizes) >= needed(q))
+    drawn: dict[float, list[Drawn]] = {q: [] for q in asked}
+    for rows in streams if asked else ():
+        gaps = np.concatenate([np.asarray(r.gaps_ns, dtype=np.float64) for r in rows]) * latency.NS
+        owner = np.repeat(np.arange(len(rows)), [len(r.gaps_ns) for r in rows])
         order = np.argsort(gaps, kind="stable")
         gaps, owner = gaps[order], owner[order]
-        means = np.array([np.mean(r.gaps_ns) for r in streams])
-        rounds = resample.RESAMPLES if gaps.size <= 100_000 else resample.RESAMPLES // 4
-        counts = resample.draws(len(streams), resample.block_length(means), rng, rounds)
-        values.append(float(np.quantile(gaps, q)))
-        found.append(
-            resample.resampled(lambda w, g=gaps, o=owner: resample.weighted_quantile(g, w[o], q), counts)  # type: ignore[misc]
+        made = resample.plan(np.array([np.mean(r.gaps_ns) for r in rows]))
+        found = resample.resampled(
+            lambda w, g=gaps, o=owner: resample.weighted_quantiles(g, w[o], asked),  # type: ignore[misc]
+            made,
+            rng,
+            resample.rounds(gaps.size),
         )
-    if len(found) < 2:
-        why = f"n too small: {min(sizes)} streams, p{100 * q:g} needs {needed(q)}"
-        return _row(label, "s", "lower", None, None, sizes, verdict="n_too_small", why=why)
-    short = min(len(f) for f in found)
-    change = found[1][:short] / found[0][:short] - 1.0
-    return _judged(label, "s", "lower", (values[0], values[1]), sizes, change, level_all)
+        for number, q in enumerate(asked):
+            drawn[q].append(Drawn(float(np.quantile(gaps, q)), found[:, number], made))
+    out = []
+    for q in qs:
+        label = f"gap p{100 * q:g}"
+        if q in drawn:
+            out.append(_judged(label, "s", "lower", drawn[q], sizes, level_all))
+        else:
+            why = f"n too small: {min(sizes)} streams, p{100 * q:g} needs {needed(q)}"
+            out.append(_row(label, "s", "lower", None, None, sizes, verdict="n_too_small", why=why))
+    return out
 
 
 def throughput_row(
@@ -124,13 +140,14 @@ def throughput_row(
         why = f"shorter than {MIN_WINDOW_S:g} s, or the server sent no usage"
         return _row(name, unit, "higher", *values, sizes, verdict="not_measured", why=why)
     drawn = []
-    for series in slices:
+    for value, series in zip(values, slices, strict=True):
         assert series is not None
-        counts = resample.draws(series.size, max(2, resample.block_length(series)), rng)
-        drawn.append(counts @ series / counts.sum(axis=1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = drawn[1] / drawn[0] - 1.0
-    return _judged(name, unit, "higher", (values[0] or 0.0, values[1] or 0.0), sizes, change, level_all)
+        made = resample.plan(series)
+        made = made if made.block > 1 else replace(made, block=2)
+        found = resample.resampled(lambda w, s=series: float(w @ s / w.sum()), made, rng)  # type: ignore[misc]
+        # The draws are of the slices' mean; the run's own figure may count a last token more or less.
+        drawn.append(Drawn(value or 0.0, found * ((value or 0.0) / float(series.mean())), made))
+    return _judged(name, unit, "higher", drawn, sizes, level_all)
 
 
 def _token_slices(side: Sampled) -> Floats | None:
@@ -173,12 +190,11 @@ def hit_row(sides: tuple[Sampled, Sampled], rng: np.random.Generator, level_all:
         why = f"n too small: {min(sizes)}"
         return _row("prefix hit rate", "ratio", "higher", a, b, sizes, verdict="n_too_small", why=why)
     drawn = []
-    for p in pairs:
-        counts = resample.draws(len(p), resample.block_length(p[:, 0] / p[:, 1]), rng)
-        drawn.append(counts @ p[:, 0] / (counts @ p[:, 1]))
-    return _judged(
-        "prefix hit rate", "ratio", "higher", (a, b), sizes, drawn[1] - drawn[0], level_all, "difference"
-    )
+    for p, value in zip(pairs, (a, b), strict=True):
+        made = resample.plan(p[:, 0] / p[:, 1])
+        found = resample.resampled(lambda w, p=p: float(w @ p[:, 0] / (w @ p[:, 1])), made, rng)  # type: ignore[misc]
+        drawn.append(Drawn(value, found, made))
+    return _judged("prefix hit rate", "ratio", "higher", drawn, sizes, level_all, "difference")
 
 
 def failure_row(sides: tuple[Sampled, Sampled], level_all: float) -> Row:
@@ -218,19 +234,28 @@ def _judged(
     name: str,
     unit: str,
     better: str,
-    values: tuple[float, float],
+    drawn: Sequence[Drawn],
     sizes: Sequence[int],
-    drawn: Floats,
     level_all: float,
     change_is: Literal["relative", "difference"] = "relative",
 ) -> Row:
-    a, b = values
+    a, b = drawn[0].value, drawn[1].value
     row = _row(name, unit, better, a, b, sizes, verdict="not_measured")
     row.change_is = change_is
     row.change = b - a if change_is == "difference" else (b / a - 1.0 if a else None)
-    alone, together = resample.interval(drawn, LEVEL), resample.interval(drawn, level_all)
-    if row.change is None or not math.isfinite(row.change) or alone is None or together is None:
+    if row.change is None or not math.isfinite(row.change):
         row.why = "the value of A is 0"
+        return row
+    worth = min(side.plan.independent for side in drawn)
+    if worth < FEWEST_INDEPENDENT:
+        row.verdict = "n_too_small"
+        row.why = f"n too small: neighbours are so alike that {min(sizes)} are worth about {worth:.0f}"
+        return row
+    relative = change_is == "relative"
+    alone = interval(drawn[0], drawn[1], LEVEL, relative=relative)
+    together = interval(drawn[0], drawn[1], level_all, relative=relative)
+    if alone is None or together is None:
+        row.why = "the values of A are 0 too often"
         return row
     row.ci, row.ci_all = Interval(lo=alone[0], hi=alone[1]), Interval(lo=together[0], hi=together[1])
     row.verdict = _verdict(row)

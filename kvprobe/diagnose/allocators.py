@@ -8,7 +8,7 @@ success of paging, not half a failure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -94,11 +94,22 @@ def row(crowd: PartView, alone: PartView | None) -> dict[str, Any]:
 
 
 def queued(part: PartView, metric: str) -> Floats:
-    """Readings of a gauge at the instants at which somebody waited: the memory was the limit."""
+    """Readings of a gauge at the instants at which somebody waited: the memory was the limit.
+
+    The rise at the start is left out: until the requests that run have once reached their median, those
+    that wait do so for the prefill of others.
+    """
     found: list[float] = []
     for run in part.runs:
-        waiting = run.gauge("engine.requests_waiting")
-        found += [v for t, v in run.gauge(metric).items() if waiting.get(t, 0.0) >= 1.0]
+        waiting = run.gauge("engine.requests_waiting", with_warmup=True)
+        full = {t: v for t, v in run.gauge("engine.requests_running", with_warmup=True).items() if v >= 1.0}
+        busy = [t for t in full if waiting.get(t, 0.0) >= 1.0]
+        if not busy:
+            continue
+        level = median(full[t] for t in busy)
+        start = min(t for t in busy if full[t] >= level)
+        readings = run.gauge(metric, with_warmup=True)
+        found += [readings[t] for t in busy if t >= start and t in readings]
     return np.asarray(found, dtype=np.float64)
 
 

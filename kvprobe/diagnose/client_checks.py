@@ -12,6 +12,7 @@ from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.session_turns import waiting_turns
 from kvprobe.diagnose.view import View
+from kvprobe.load.pauses import RETRY_AFTER_WAIT
 from kvprobe.summary import activity
 from kvprobe.summary.latency import dispatch_delay_s
 from kvprobe.summary.units import percent, plural, seconds, whole
@@ -183,6 +184,19 @@ def client_descriptors(view: View) -> Iterator[Issue]:
             "client_descriptors",
             f"the client ran out of file descriptors{told}: {plural(failed, 'request')} could not be sent",
             {"client_fd": Quantity(failed, "count")},
+        )
+
+
+def retry_after_obeyed(view: View) -> Iterator[Issue]:
+    """The server set the pace of the load, as the workload allowed it to."""
+    waits = [s.value for s in view.run.samples if s.metric == RETRY_AFTER_WAIT and s.value is not None]
+    if waits:
+        yield Issue(
+            "warning",
+            "warning",
+            f"the server's Retry-After was obeyed {plural(len(waits), 'time')}: users waited "
+            f"{seconds(sum(waits))} in all, so that the load is what the server let through",
+            {"waits": Quantity(len(waits), "count"), "waited": Quantity(sum(waits), "s")},
         )
 
 

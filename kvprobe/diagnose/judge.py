@@ -92,13 +92,15 @@ def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome)
     candidates = ordered(kept)
     explained = frozenset(kind for c in candidates for kind in c.explains)
     failing = unexplained_failures(view, explained)
-    rest = [failing] if failing else []
+    rest, named_first = ([failing] if failing else []), [c.finding for c in candidates]
     if not validity.valid:
         named = [c.finding for c in candidates if c.timing_free and c.finding.cause != UNKNOWN]
         first = client_bound(issues) or _no_cause_named(issues, failing)
         findings = [first, *named, *(f for f in rest if first.cause != UNKNOWN)]
     else:
-        findings = [*(c.finding for c in candidates), *rest]
+        # What failed comes before other things that nobody can explain.
+        findings = [*(f for f in named_first if f.cause != UNKNOWN), *rest]
+        findings += [f for f in named_first if f.cause == UNKNOWN]
     roles = ["primary"] + ["secondary"] * len(findings)
     placed = [msgspec.structs.replace(f, role=role) for f, role in zip(findings, roles, strict=False)]
     if not placed:

@@ -65,9 +65,11 @@ class RunView:
     def __post_init__(self) -> None:
         self.ok = [r for r in measured_rows(self.data) if r.failure is None and r.sent_ns is not None]
 
-    def gauge(self, metric: str) -> dict[int, float]:
-        """Readings of a gauge while measured requests alone were served, by instant."""
-        warm = [e for r in self.data.records if r.warmup and (e := r.end_ns or r.last_token_ns) is not None]
+    def gauge(self, metric: str, *, with_warmup: bool = False) -> dict[int, float]:
+        """Readings of a gauge while measured requests alone were served, by instant; `with_warmup` also
+        while the last warm-up ones ran beside measured ones: under a queue they take most of the run."""
+        rows = () if with_warmup else self.data.records
+        warm = [e for r in rows if r.warmup and (e := r.end_ns or r.last_token_ns) is not None]
         start, end = self.summary.window.start_ns, self.summary.window.end_ns
         if start is None:
             return {}

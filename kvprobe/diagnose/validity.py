@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     client_checks.client_cpu,
     client_checks.client_descriptors,
     client_checks.client_stood_still,
+    client_checks.retry_after_obeyed,
     evidence_checks.clocks,
     evidence_checks.cache_contaminated,
     evidence_checks.others_on_server,

@@ -127,7 +127,7 @@ def leading(text: str, source: str, *, live: bool = False) -> tuple[Gate, str]:
     at = _skip(text, at)
     name = metric.name if statistic is None else f"{metric.name}.{statistic}"
     limit, after = _limit(text, at, metric, f"{name} {op}")
-    check_possible(metric, op, limit, text[at:after], at)
+    check_possible((name, op, text[at:after]), metric, limit, at)
     return Gate(text[:after].strip(), metric.name, statistic, op, limit, source), text[after:]
 
 

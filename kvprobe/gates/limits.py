@@ -79,13 +79,14 @@ def _seconds(number: float, written: str, unit: str, metric: Metric, at: tuple[i
     return value
 
 
-def check_possible(metric: Metric, op: str, value: float, written: str, at: int) -> None:
+def check_possible(words: tuple[str, str, str], metric: Metric, value: float, at: int) -> None:
     """No measured value lies below 0, no share above 1, no count between two whole numbers. Raises
     `ExpressionError` for a comparison that could therefore never hold."""
+    name, op, written = words
     top = metric.kind == "ratio" and value >= 1
     never = (op == "<" and value <= 0) or (op == ">" and top)
     if never or (op == "==" and value != int(value)):
-        message = f"`{metric.name} {op} {written}` can never hold"
+        message = f"`{name} {op} {written.strip()}` can never hold"
         fix = f"write {op}= if the limit itself is allowed" if op != "==" else "write a whole number"
         raise ExpressionError("bad_limit", message, fix, at)
 

@@ -32,8 +32,10 @@ from kvprobe.evidence.environment import read_clocks
 from kvprobe.load import wire
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
 from kvprobe.load.jobs_remote import AgentJob, Offer, unpack_files
+from kvprobe.load.job_setup import prompts_of
 from kvprobe.load.users import LoadContext, RemoteCrowd
 from kvprobe.load.worker import Events, Worker, ignore_signals, read_lines
+from kvprobe.load.workload import Workload
 
 DELIVER_S = 60.0
 """How long the last rows may take to reach a master that still answers."""
@@ -81,6 +83,8 @@ class Agent:
         job = self._accepted()
         if job is None:
             return
+        # A long trace is read in a thread: a worker that answers nobody meanwhile would be called lost.
+        gevent.get_hub().threadpool.apply(_read_ahead, (job,))
         worker = Worker(job, self._put, iter(self._commands.get, None), self._crowd)
         self._shipper = wire.Shipper(Path(job.spool_path))
         gevent.spawn(self._ship)
@@ -221,6 +225,11 @@ class Agent:
                 self._lost = f"the master at {self._where} has not answered for {silent_s:.0f} s"
                 end = Command(command="drain", reason=self._lost, within_s=1.0)
                 self._commands.put(msgspec.json.encode(end))
+
+
+def _read_ahead(job: LoadJob) -> None:
+    """What is read once is kept; the worker asks for it again. Raises UsageError."""
+    prompts_of(job, Workload.model_validate(job.workload))
 
 
 def _failed(code: str, message: str, fix: str | None) -> UsageError:

@@ -116,6 +116,7 @@ def spec_of(job: LoadJob, workload: Workload) -> StreamSpec:
         cancel_share=cancel.share if cancel is not None else 0.0,
         cancel_after=cancel.after_tokens if cancel is not None else 0,
         seed=workload.seed,
+        obey_retry_after=bool(workload.request.obey_retry_after),
     )
 
 

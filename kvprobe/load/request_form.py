@@ -38,6 +38,7 @@ class StreamSpec:
     """Of the measured requests, so many are given up by us after `cancel_after` content chunks."""
     cancel_after: int = 0
     seed: int = 1
+    obey_retry_after: bool = False
 
     def cancels(self, planned: PlannedRequest) -> bool:
         """Whether this request is one to give up: follows from seed and index alone, as lengths do."""

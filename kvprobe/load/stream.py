@@ -133,8 +133,7 @@ class _Exchange:
         """The last receive up to the one that brought `[DONE]`."""
         self._sent_ns = 0
         self._last_data_ns = 0
-        self.give_up_after: int | None = None
-        """Content chunks after which we hang up, as planned; null for a request that is read to its end."""
+        self.give_up_after: int | None = None  # content chunks after which we hang up, as planned
 
     def perform(self, request: bytes) -> None:
         """Raises `StreamFailure`, GreenletExit and what `on_sent` raises."""

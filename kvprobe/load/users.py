@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import time
 from dataclasses import dataclass
 
 import gevent
@@ -23,6 +24,7 @@ from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load.conductor import Conductor
 from kvprobe.load.connection import Connection, UserClientPool, resolve_ahead
 from kvprobe.load.load_plan import Ticket
+from kvprobe.load.pauses import RETRY_AFTER_WAIT, pause_after
 from kvprobe.load.request_form import StreamSpec
 from kvprobe.load.stream import run_request
 
@@ -118,6 +120,19 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
         load.journal.write(record)
         load.conductor.finished(record)
         self._tell_locust(record)
+        if (pause_s := pause_after(record, obey=load.spec.obey_retry_after)) is not None:
+            self._pause(pause_s, record)
+
+    def _pause(self, seconds: float, record: RequestRecord) -> None:
+        """Ends early when the load does. What was waited because the server asked for it is on record."""
+        load = self.context_of_load
+        began_ns = time.monotonic_ns()
+        load.conductor.closing.wait(seconds)
+        if record.failure == "throttled":
+            now_ns = time.monotonic_ns()
+            waited = (now_ns - began_ns) / 1e9
+            labels = {"worker": load.spec.worker}
+            load.journal.write(Sample(t_ns=now_ns, metric=RETRY_AFTER_WAIT, labels=labels, value=waited))
 
     def _run(self, ticket: Ticket) -> RequestRecord:
         load, planned = self.context_of_load, ticket.planned

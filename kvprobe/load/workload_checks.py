@@ -44,6 +44,7 @@ def presence_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
         message = "`requests` and `duration` of the warm-up are both given"
         yield CrossProblem(("warmup", "duration"), "conflict", message, "keep one of the two")
     yield from _output_problems(data)
+    yield from _request_problems(data)
     opened = arrival.get("open") if isinstance(arrival, Mapping) else None
     has_end = isinstance(opened, Mapping) and any(opened.get(key) is not None for key in ("stages", "trace"))
     endless = data.get("kind") in ENDLESS_KINDS
@@ -68,6 +69,17 @@ def _arrival_problems(arrival: Mapping[str, Any], kind: Any) -> Iterator[CrossPr
     if kind != TRACE_KIND and kind in PROMPT_CLASSES and isinstance(opened, Mapping) and opened.get("trace"):
         message = f"`open.trace` takes its instants from the trace of `{TRACE_KIND}`, and this is `{kind}`"
         yield CrossProblem(("arrival", "open", "trace"), "conflict", message, "write `rate: 2`")
+
+
+def _request_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:
+    """An open loop keeps its schedule whatever the server says: that is what it is for."""
+    request, arrival = data.get("request"), data.get("arrival")
+    obeys = isinstance(request, Mapping) and request.get("obey_retry_after") is True
+    if obeys and isinstance(arrival, Mapping) and arrival.get("open") is not None:
+        message = "`obey_retry_after` lets a user wait, and an open loop sends by its schedule"
+        yield CrossProblem(
+            ("request", "obey_retry_after"), "conflict", message, "write `closed: {users: 4}`, or remove it"
+        )
 
 
 def _output_problems(data: Mapping[str, Any]) -> Iterator[CrossProblem]:

@@ -143,6 +143,11 @@ class RequestOptions(Part):
     cancel: Cancel | None = Field(
         default=None, description="Streams that the client gives up in the middle; none when left out."
     )
+    obey_retry_after: bool | None = Field(
+        default=None,
+        description="After a 429 with Retry-After, the user that it was said to waits so long before its "
+        "next request (closed loops). The refused request stays a failure and is not sent again.",
+    )
 
 
 def _split_args(value: Any) -> Any:

@@ -19,7 +19,7 @@ def assumptions_of(solution: Solution) -> list[str]:
         found.append("requests are independent and all at full growth at the same time: the cautious reading")
         if request.lengths.source.startswith("trace"):
             found.append(
-                "of the trace only lengths are used: `kvprobe replay` adds arrivals, reuse, preemptions and tails"
+                "only lengths of the trace are used; `kvprobe replay` adds arrivals, reuse and preemptions"
             )
     if solution.pool is not None:
         found += solution.pool.assumptions

@@ -102,16 +102,6 @@ def hit_chart(w: Words, points: Sequence[HitPoint], block_tokens: int, rest_toke
     """What whole blocks of a shared prefix can save, and what was saved."""
     most = max([p.prefix_tokens for p in points] + [4.0 * block_tokens]) * 1.15
     edges = _edges(most, block_tokens, rest_tokens)
-    rows: list[list[Inline]] = [
-        [
-            Num(whole(p.prefix_tokens), p.prefix_tokens),
-            Num(percent(p.hit), p.hit),
-            Num(percent(best := best_hit(p.prefix_tokens, block_tokens, rest_tokens)), best),
-            Num(whole(p.requests), p.requests),
-            p.label,
-        ]
-        for p in points
-    ]
     return Figure(
         name="hit-by-prefix",
         title=w("Prefix hits against prefix length"),
@@ -136,10 +126,23 @@ def hit_chart(w: Words, points: Sequence[HitPoint], block_tokens: int, rest_toke
                 w("requests"),
                 w("group"),
             ],
-            rows=rows,
+            rows=_hit_rows(points, block_tokens, rest_tokens),
             numeric=frozenset((0, 1, 2, 3)),
         ),
     )
+
+
+def _hit_rows(points: Sequence[HitPoint], block_tokens: int, rest_tokens: float) -> list[list[Inline]]:
+    return [
+        [
+            Num(whole(p.prefix_tokens), p.prefix_tokens),
+            Num(percent(p.hit), p.hit),
+            Num(percent(best := best_hit(p.prefix_tokens, block_tokens, rest_tokens)), best),
+            Num(whole(p.requests), p.requests),
+            p.label,
+        ]
+        for p in points
+    ]
 
 
 def best_hit(prefix_tokens: float, block_tokens: int, rest_tokens: float) -> float:

@@ -32,7 +32,7 @@ def render_replay(found: Replay, console: Console) -> None:
 
 
 def _one(ink: Ink, found: Replay) -> None:
-    ink.rows([("kvprobe replay", ink.text(_headline(found), "bold")), *_server_rows(ink, found)])
+    ink.rows([("replay", ink.text(_headline(found), "bold")), *_server_rows(ink, found)])
     ink.blank()
     ink.rows(list(_answer_rows(ink, found)))
     ink.blank()
@@ -74,10 +74,8 @@ def _server_rows(ink: Ink, found: Replay) -> Iterator[tuple[str, RenderableType]
         ),
     )
     limit = f", context {s.max_model_len:,}" if s.max_model_len else ""
-    yield (
-        "limits",
-        ink.text(f"{s.max_num_seqs:,} requests and {s.max_num_batched_tokens:,} tokens a step{limit}"),
-    )
+    step = f"{s.max_num_seqs:,} requests and {s.max_num_batched_tokens:,} tokens a step"
+    yield "limits", ink.text(step + limit)
     yield "step time", ink.text(_step_time(found))
 
 
@@ -107,7 +105,7 @@ def _answer_rows(ink: Ink, found: Replay) -> Iterator[tuple[str, RenderableType]
         "pool in use",
         ink.text(
             f"{percent(p.mean_ratio)} on average, {percent(p.peak_ratio)} at most ({p.peak_blocks:,} blocks)"
-            f"; {percent(p.cached_mean_ratio)} holds prefixes that nobody uses"
+            f"; {percent(p.cached_mean_ratio)} holds cached blocks that nobody uses"
         ),
     )
     yield "physical", ink.text(_physical(p.physical_over_logical))
@@ -139,8 +137,7 @@ def _latency(ink: Ink, found: Replay) -> None:
         spread: Spread | None = found.metrics[name]
         cells = ["-"] * 5
         if spread is not None:
-            values = (spread.mean, spread.p50, spread.p95, spread.p99, spread.max)
-            cells = [seconds(value) for value in values]
+            cells = [seconds(v) for v in (spread.mean, spread.p50, spread.p95, spread.p99, spread.max)]
         table.add_row(ink.text(label, "bold"), *(ink.text(cell) for cell in cells))
     ink.console.print(table)
 
@@ -169,7 +166,7 @@ def _exhausted(ink: Ink, found: Replay) -> None:
         ink.rows([("ran out", ink.text("never: no request was refused room", "green"))])
         return
     first = seconds(e.first_s or 0.0)
-    ink.rows([("ran out", ink.text(f"{plural(e.count, 'time')}, first at {first}", "bold"))])
+    ink.rows([("ran out", ink.text(f"room was refused {plural(e.count, 'time')}, first at {first}", "bold"))])
     worst = sorted(e.moments, key=lambda m: -max((h.share for h in m.holders), default=0.0))
     for moment in worst[:MOMENTS_SHOWN]:
         _moment(ink, moment, found)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import NamedTuple
 
-from kvprobe.errors import Problem, UsageError
 from kvprobe.evidence.environment import collect_environment
 from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.rundir import RunDir
@@ -14,16 +14,13 @@ from kvprobe.load.job import Calibration
 from kvprobe.load.prompts import PromptSource
 from kvprobe.load.workload import Workload
 from kvprobe.load.workload_prompts import MultiTurnPrompt
-from kvprobe.run import guards, logs_beside, target_guard
+from kvprobe.run import guards, logs_beside, plan_checks, target_guard
 from kvprobe.run import target as targets
 from kvprobe.run.crews import check_scale
 from kvprobe.run.embedded import EmbeddedServer, require_server_extra, split_args
 from kvprobe.run.model_facts import model_facts
 from kvprobe.run.options import Given, Prepared, RunOptions
 from kvprobe.run.progress import Progress
-
-_LOOKED_AT = 2000
-"""Planned requests whose length is checked against the model's limit before the load."""
 
 
 def prepare(
@@ -48,33 +45,60 @@ def prepare(
     if options.target is None:
         server = server or _start_server(options, workload, progress, stack, hurried)
         base_url = server.base_url or ""
+    known = _known_of(options, workload, base_url, key, progress, stack)
+    run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
+    prepared = Prepared(
+        options=options,
+        workload=workload,
+        target=known.target,
+        metrics_url=metrics_url or f"{base_url}/metrics",
+        calibration=known.calibration,
+        salt=run_dir.path.name if workload.salt == "run" else "",
+        run_dir=run_dir,
+        server=server,
+        api_key=key,
+        budgets=guards.budgets_of(workload, known.planned),
+        log_marks=log_marks,
+    )
+    _say_proxies(prepared, progress)
+    _begin(prepared, given, own_server=own_server)
+    return prepared
+
+
+class _Known(NamedTuple):
+    """What the target has told, and the plan's sizes by it."""
+
+    target: targets.Target
+    calibration: Calibration
+    planned: guards.Planned
+
+
+def _known_of(
+    options: RunOptions,
+    workload: Workload,
+    base_url: str,
+    key: str | None,
+    progress: Progress,
+    stack: ExitStack,
+) -> _Known:
+    """The target answers, and the plan is one that it can serve. Raises `KvprobeError`."""
     client = stack.enter_context(targets.control_client(key, insecure=options.insecure))
     target = targets.preflight(client, base_url, options.model)
     progress.say(f"target {base_url}, model {target.model}")
     pieces = PromptSource.vocabulary_of(workload)
     history = isinstance(workload.prompt, MultiTurnPrompt)
     calibration = calibrate(base_url, target.model, workload.endpoint, key, client, pieces, history=history)
-    _check_lengths(workload, calibration, target)
-    planned = _check_tokens(workload, calibration)
-    run_dir = RunDir.create(options.out, workload.name, workload.content_hash())
-    prepared = Prepared(
-        options=options,
-        workload=workload,
-        target=target,
-        metrics_url=metrics_url or f"{base_url}/metrics",
-        calibration=calibration,
-        salt=run_dir.path.name if workload.salt == "run" else "",
-        run_dir=run_dir,
-        server=server,
-        api_key=key,
-        budgets=guards.budgets_of(workload, planned),
-        log_marks=log_marks,
-    )
-    proxies = target_guard.proxies_set()
-    if (said := target_guard.proxy_statement(proxies, prepared.metrics_url)) is not None:
+    plan_checks.check_lengths(workload, calibration, target)
+    planned = plan_checks.check_tokens(workload, calibration)
+    if (said := plan_checks.time_warning(workload, PromptSource(workload, calibration, ""))) is not None:
         progress.say(said)
-    _begin(prepared, given, own_server=own_server)
-    return prepared
+    return _Known(target, calibration, planned)
+
+
+def _say_proxies(prepared: Prepared, progress: Progress) -> None:
+    said = target_guard.proxy_statement(target_guard.proxies_set(), prepared.metrics_url)
+    if said is not None:
+        progress.say(said)
 
 
 def _addresses(options: RunOptions) -> tuple[str, str | None]:
@@ -118,48 +142,6 @@ def _start_server(
     progress.say("starting the bundled reference server ...")
     server.start()
     return server
-
-
-def _check_lengths(workload: Workload, calibration: Calibration, target: targets.Target) -> None:
-    """A prompt that the server must refuse is a mistake of the configuration, not a measurement."""
-    limit = target.max_model_len_tokens
-    if limit is None:
-        return
-    source = PromptSource(workload, calibration, "")
-    _check_trace(source, limit)
-    planned = [source.request(index) for index in range(min(source.total or _LOOKED_AT, _LOOKED_AT))]
-    longest = max(planned, key=lambda r: r.asked_prompt_tokens + r.asked_completion_tokens)
-    needed = longest.asked_prompt_tokens + longest.asked_completion_tokens
-    if needed > limit:
-        raise UsageError(
-            Problem(
-                "too_long",
-                f"a request of this workload needs {needed} tokens ({longest.asked_prompt_tokens} in, "
-                f"{longest.asked_completion_tokens} out) and the model's limit is {limit}",
-                "shorten the prompt or output in the workload, or raise the server's max model length",
-            )
-        )
-
-
-def _check_trace(source: PromptSource, limit: int) -> None:
-    """All rows of a trace, not only the first ones."""
-    longest = source.longest_row()
-    if longest is not None and sum(longest[:2]) > limit:
-        message = (
-            f"the request in line {longest[2]} of the trace needs {sum(longest[:2])} tokens "
-            f"({longest[0]} in, {longest[1]} out) and the model's limit is {limit}"
-        )
-        fix = f"leave longer ones out with `prompt.max_request_tokens: {limit}`, or scale the trace"
-        raise UsageError(Problem("too_long", message, fix))
-
-
-def _check_tokens(workload: Workload, calibration: Calibration) -> guards.Planned:
-    """Sizes of the plan, once they are within the cap on tokens and the budget."""
-    source = PromptSource(workload, calibration, "")
-    looked = min(source.total or guards.MEAN_OF, guards.MEAN_OF)
-    planned = guards.planned_sizes(workload, source.total, [source.request(i) for i in range(looked)])
-    guards.check_tokens(workload, planned)
-    return planned
 
 
 def _write_preamble(prepared: Prepared) -> None:

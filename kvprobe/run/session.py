@@ -11,7 +11,8 @@ import contextlib
 import logging
 from contextlib import ExitStack
 
-from kvprobe.errors import Problem, StorageError
+from kvprobe.errors import Exit, Problem, StorageError, gravest
+from kvprobe.evidence.secrets import masked
 from kvprobe.load.workload import load_workload
 from kvprobe.run import guards
 from kvprobe.run.conclude import conclude
@@ -19,7 +20,7 @@ from kvprobe.run.interrupts import Interrupted, Interrupts
 from kvprobe.run.investigate import investigate
 from kvprobe.run.loading import run_load
 from kvprobe.run.logfile import log_to_file
-from kvprobe.run.options import Given, Prepared, RunOptions, RunOutcome
+from kvprobe.run.options import Given, LoadEnding, Prepared, RunOptions, RunOutcome
 from kvprobe.run.prepare import prepare
 from kvprobe.run.progress import Progress
 from kvprobe.run.serving import follow, metrics_page
@@ -56,11 +57,28 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
                 outcome = conclude(prepared, ending, progress, interrupts)
             except Interrupted as signalled:
                 return _cut_short(prepared, signalled)
+            except Exception as error:
+                log.exception("the result could not be made")
+                return _no_result(prepared, ending, error)
             log.info("exit code %d", outcome.exit_code)
             return outcome
 
 
 _NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")
+
+
+def _no_result(prepared: Prepared, ending: LoadEnding, error: Exception) -> RunOutcome:
+    """A defect of ours after the load: what was measured must not go unnamed with it."""
+    with contextlib.suppress(StorageError):
+        prepared.run_dir.write_status("partial")
+    path = prepared.run_dir.path
+    defect = Problem(
+        "internal",
+        f"internal error while the result was made: {type(error).__name__}: {masked(str(error))}",
+        f"what was measured is kept; try `kvprobe report {path}`, and report the traceback in its log.txt",
+        str(path),
+    )
+    return RunOutcome(gravest(Exit.INTERNAL, ending.exit_code), problems=[*ending.problems, defect])
 
 
 def _cut_short(prepared: Prepared, signalled: Interrupted) -> RunOutcome:

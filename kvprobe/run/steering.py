@@ -22,6 +22,8 @@ from kvprobe.run.progress import Progress
 log = logging.getLogger("kvprobe.run")
 
 READY_TIMEOUT_S = 60.0
+READY_PER_ROW_S = 1e-4
+"""More for each row of a trace, which each worker reads: some 20 times what a free core needs."""
 START_DELAY_S = 0.3
 """From `go` to the schedule's zero, so that the worker has the command before its first tick."""
 MAX_LOAD_S = 3600.0
@@ -44,6 +46,11 @@ def longest_load_s(workload: Workload) -> float:
     return warmup_s + (workload.duration_s or stages_s or MAX_LOAD_S) + workload.drain_s + DRAIN_GRACE_S
 
 
+def ready_within_s(trace_rows: int, processes: int) -> float:
+    """How long workers may take to be ready, which together read a trace of so many rows once each."""
+    return READY_TIMEOUT_S + READY_PER_ROW_S * trace_rows * max(processes, 1)
+
+
 @dataclass
 class Steering:
     """The workers and the instants by which they must have done what they were told."""
@@ -57,7 +64,8 @@ class Steering:
     t_drain_ns: int | None = None
     last: WorkerEvent | None = None
     out_of_time: bool = False
-    _ready_by_s: float = field(default_factory=lambda: time.monotonic() + READY_TIMEOUT_S)
+    _ready_within_s: float = field(init=False)
+    _ready_by_s: float = field(init=False)
     _drain_by_s: float | None = None
     _stop_by_s: float | None = None
     _abort: AbortWatch = field(init=False)
@@ -65,10 +73,16 @@ class Steering:
 
     def __post_init__(self) -> None:
         self._abort = watch_of(self.prepared)
+        self._source = PromptSource(self.prepared.workload, self.prepared.calibration, "")
+        rows = (self._source.trace_facts() or {}).get("rows", 0)
+        self._ready_within_s = ready_within_s(
+            rows if isinstance(rows, int) else 0, len(self.worker.processes)
+        )
+        self._ready_by_s = time.monotonic() + self._ready_within_s
 
     def run(self) -> LoadEnding:
         """Returns when the workers have finished, have died, or were given up."""
-        planned = PromptSource(self.prepared.workload, self.prepared.calibration, "").total
+        planned = self._source.total
         while True:
             event = self.worker.next_event(POLL_S)
             if event is not None:
@@ -97,7 +111,7 @@ class Steering:
         """Workers of other machines may be long in coming; one that goes without a word is named."""
         text = masked(event.detail or event.event)
         if event.event == "waiting":
-            self._ready_by_s = time.monotonic() + READY_TIMEOUT_S
+            self._ready_by_s = time.monotonic() + self._ready_within_s
         log.info(text)
         self.progress.say(text)
 
@@ -152,7 +166,7 @@ class Steering:
         now_s = time.monotonic()
         if self.t0_ns is None and self._drain_by_s is None and now_s > self._ready_by_s:
             return self._worker_failed(
-                f"the load worker was not ready within {READY_TIMEOUT_S:g} s: {self.worker.log_tail()}"
+                f"the load worker was not ready within {self._ready_within_s:g} s: {self.worker.log_tail()}"
             )
         if self._drain_by_s is None and self._elapsed_s() > longest_load_s(self.prepared.workload):
             self.out_of_time = True

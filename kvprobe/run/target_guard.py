@@ -58,7 +58,7 @@ def guard(base_url: str, *, own_target: bool, environ: Mapping[str, str] = os.en
 
 def _guard_fix(addresses: set[Address]) -> str:
     if all(a.is_unspecified for a in addresses):
-        return "servers print this address when they listen on all; write 127.0.0.1 for this machine"
+        return "write 127.0.0.1 for this machine (else add --i-own-this-target)"
     return f"add --i-own-this-target if you may load it (or name it in {ALLOW_LIST})"
 
 

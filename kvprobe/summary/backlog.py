@@ -45,6 +45,12 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """More was done in the second half of the window than in the first."""
     waiting_lo_per_s: float | None = None
     """Growth of the server's own waiting queue, lower end of the interval; null where it shows none."""
+    offered_per_s: float | None = None
+    """What the schedule wanted in the window: random arrivals are as often below their rate as above it."""
+    done_per_s: float | None = None
+    done_hi_per_s: float | None = None
+    """Requests done, and the upper end of a 95 % t-interval over the blocks. A queue can rise for a while
+    below a server's capacity, by a bunch of arrivals or of long requests; its throughput tells the two apart."""
 
     @property
     def settling(self) -> bool:
@@ -88,6 +94,9 @@ def backlog(
     means = counts.reshape(BLOCKS, POINTS_PER_BLOCK).mean(axis=1)
     times = middles.reshape(BLOCKS, POINTS_PER_BLOCK).mean(axis=1) * NS
     slope, half = _line(times - times.mean(), means)
+    finished = np.diff(np.searchsorted(done, edges[::POINTS_PER_BLOCK], "right"))
+    rates = finished * BLOCKS / ((end_ns - start_ns) * NS)
+    spread = float(rates.std(ddof=1)) / math.sqrt(BLOCKS)
     return Backlog(
         growth_per_s=slope,
         lo_per_s=slope - half,
@@ -97,6 +106,9 @@ def backlog(
         turns=_turns(records, start_ns, end_ns),
         served_rises=_served_rises(done, start_ns, end_ns),
         waiting_lo_per_s=_waiting_lo(waiting, start_ns, end_ns),
+        offered_per_s=inside / ((end_ns - start_ns) * NS),
+        done_per_s=float(rates.mean()),
+        done_hi_per_s=float(rates.mean()) + student_975(BLOCKS - 1) * spread,
     )
 
 

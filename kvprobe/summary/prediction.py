@@ -51,6 +51,8 @@ class Prediction(msgspec.Struct, kw_only=True):
     max_concurrency: Compared
     warnings: list[str] = msgspec.field(default_factory=list)
     """Of each quantity that is off by more than `TOLERANCE`."""
+    assumed: bool = False
+    """The cache's dtype was not told and taken to be that of the model's files."""
 
     def to_json(self) -> dict[str, Any]:
         document = jsonable(self)
@@ -79,6 +81,7 @@ def predict(run: RunData, told: Mapping[str, Any] | None = None) -> Prediction:
         max_concurrency=most,
     )
     auto = plan is not None and _cache_dtype(config, log) == AUTO
+    found.assumed = auto
     assuming = ", assuming that the cache has the dtype of the model's files" if auto else ""
     for name, pair in (("bytes per token", per_token), ("pool tokens", tokens), ("concurrency", most)):
         if pair.error is not None and abs(pair.error) > TOLERANCE:

@@ -157,8 +157,7 @@ def effective_n(below: NDArray[np.bool_], clusters: NDArray[np.int64]) -> int:
     """How many independent values the sample is worth for the share of `below` that is true.
 
     Variance of a ratio estimate over clusters against that of independent values; never more than
-    the number of values. Where all are alike, nothing tells how much the members of a cluster depend on
-    each other: each cluster counts once.
+    the number of values.
     """
     _, member = np.unique(clusters, return_inverse=True)
     sizes = np.bincount(member).astype(np.float64)
@@ -169,7 +168,7 @@ def effective_n(below: NDArray[np.bool_], clusters: NDArray[np.int64]) -> int:
     if groups < 2:
         return 1
     if independent == 0.0:
-        return groups
+        return int(n)
     spread = float(np.sum((hits - share * sizes) ** 2)) * groups / (groups - 1)
     design_effect = max(1.0, spread / n**2 / independent)
     return max(1, int(n / design_effect))

@@ -60,9 +60,28 @@ def _output(path: str | None, trace: Path) -> Iterator[TextIO]:
     if os.path.exists(path) and os.path.samefile(path, trace):
         problem = Problem("same_file", "IN and OUT are the same file", "write to another file")
         raise UsageError(problem)
-    try:
-        with open(path, "w", encoding="utf-8") as file:
+    target = Path(os.path.realpath(path))
+    if path.startswith("/dev/") or (target.exists() and not target.is_file()):
+        # A pipe, a device, or another name of what is open already: there is nothing to put in place.
+        with _writing(path), open(path, "w", encoding="utf-8") as file:
             yield file
+        return
+    # A trace that turns out bad in its last line leaves OUT as it was.
+    temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
+    try:
+        with _writing(path), open(temporary, "x", encoding="utf-8") as file:
+            yield file
+        with _writing(path):
+            os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         problem = Problem("not_written", f"{path} cannot be written: {error.strerror}", "choose another file")
         raise StorageError(problem) from error

@@ -82,6 +82,23 @@ def test_f10_throttled_requests_are_counted_and_never_sent_again(tmp_path: Path)
     assert document["metrics"]["ttft_s"]["n"] == 0
 
 
+def test_f10_a_workload_may_obey_retry_after_and_says_so(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    async def complete(exchange: Exchange, n: int) -> None:
+        await exchange.send(answer(b"slow down", status="429 Too Many Requests", extra="Retry-After: 1\r\n"))
+
+    obey = ("--set", "requests=3", "--users", "1", "--set", "request.obey_retry_after=true", *PATIENT)
+    with serve(target(complete, seen)) as server:
+        document = run(server.url, tmp_path, *obey).document
+    assert document["requests"]["by_failure"] == {"throttled": 3}
+    assert len(seen) == 3, "a refused request is not sent again"
+    warnings = " | ".join(document["diagnosis"]["validity"]["warnings"])
+    assert "Retry-After was obeyed" in warnings
+    sent = sorted(r.sent_ns or 0 for r in load_run(Path(document["run_dir"])).records)
+    assert all(b - a >= 1_000_000_000 for a, b in pairwise(sent)), "no user asks before its time"
+
+
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
 def test_f11_a_refused_key_ends_the_run_at_once(status: str, tmp_path: Path) -> None:
     seen: list[bytes] = []

@@ -41,6 +41,13 @@ def workload(**fields: object) -> Workload:
         "http://100.100.100.200",
         "http://metadata.google.internal",
         "http://METADATA.google.internal.",
+        "http://2852039166",
+        "http://0xa9fea9fe",
+        "http://169.254.43518",
+        "http://[::a9fe:a9fe]",
+        "http://[::ffff:0:169.254.169.254]",
+        "http://[64:ff9b:1::a9fe:a9fe]",
+        "http://[2001:0:0:0:0:0:5601:5601]",
     ],
 )
 def test_f62_credential_addresses_are_refused_whatever_the_user_says(url: str) -> None:
@@ -50,7 +57,17 @@ def test_f62_credential_addresses_are_refused_whatever_the_user_says(url: str) -
     assert "credentials" in caught.value.problems[0].message
 
 
-@pytest.mark.parametrize("url", ["http://10.1.2.3:8000", "http://[2001:db8::1]", "http://0.0.0.0:8000"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.1.2.3:8000",
+        "http://[2001:db8::1]",
+        "http://0.0.0.0:8000",
+        "http://[64:ff9b::7f00:1]",  # a gateway's loopback, not ours
+        "http://[2002:7f00:1::]",
+        "http://[::127.0.0.1]",
+    ],
+)
 def test_f62_another_machine_needs_the_user_s_word(url: str) -> None:
     with pytest.raises(TargetError) as caught:
         target_guard.guard(url, own_target=False, environ={})
@@ -73,6 +90,10 @@ def test_this_machine_needs_none(url: str) -> None:
         ("10.1.2.4,10.2.0.0/16", False),
         ("", False),
         ("nonsense/99,,", False),
+        (".2.3", False),
+        (".3,*,10.1.2.3:8000,http://10.1.2.3", False),
+        ("::/0", False),
+        ("10.0.0.0/255.0.0.0", True),
     ],
 )
 def test_f62_an_allow_list_in_the_environment(allow: str, allowed: bool) -> None:
@@ -82,6 +103,13 @@ def test_f62_an_allow_list_in_the_environment(allow: str, allowed: bool) -> None
     else:
         with pytest.raises(TargetError):
             target_guard.guard("http://10.1.2.3", own_target=False, environ=environ)
+
+
+def test_f62_words_of_the_allow_list_that_allow_nothing_are_named() -> None:
+    environ = {target_guard.ALLOW_LIST: "lab-1, .example.org,10.0.0.0/8;,http://10.1.2.3,*,::1,10.0.0.0/8"}
+    with pytest.raises(TargetError) as caught:
+        target_guard.guard("http://192.0.2.1", own_target=False, environ=environ)
+    assert "network: 10.0.0.0/8;, http://10.1.2.3, *" in caught.value.problems[0].message
 
 
 def test_f62_an_allow_list_by_domain(monkeypatch: pytest.MonkeyPatch) -> None:

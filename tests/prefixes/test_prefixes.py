@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvprobe.cli.main import main
-from kvprobe.load.token_view import InfinitePrefixCache, TokenView
+from kvprobe.load.token_view import InfinitePrefixCache, TokenView, split_pieces
 from kvprobe.prefixes import ceilings
 from kvprobe.prefixes.analyse import analyse
 from kvprobe.prefixes.caches import LruCache, chain
@@ -26,7 +26,7 @@ WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "
 
 def one_each(text: str) -> int:
     """A token for every piece."""
-    return 1
+    return len(split_pieces(text))
 
 
 def made(rows: list[list[int]]) -> Rows:

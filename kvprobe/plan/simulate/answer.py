@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BYTES_A_ROW = 60
 """Of a trace file, at least: to guess how many rows there are before reading it."""
 NO_NUMBA = (
-    "numba is not installed: the simulator runs as plain Python, some fifty times slower "
+    "numba is not installed: the simulator runs as plain Python, some ten times slower "
     "(pip install 'kvprobe[replay]')"
 )
 

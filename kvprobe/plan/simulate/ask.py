@@ -101,10 +101,8 @@ def changed(ask: Ask, name: str, value: str) -> Ask:
     """The same with one swept option set. Raises UsageError for an option that cannot be swept."""
     if name not in SWEPT:
         raise _problem("bad_sweep", f"--sweep: `{name[:40]}` cannot be swept", f"known: {', '.join(SWEPT)}")
-    changes: dict[str, Any] = {name.replace("-", "_"): value}
-    if name in ("pool", "blocks"):
-        changes |= {"pool": None, "blocks": None, name: value}
-    return replace(ask, **changes)
+    changes: dict[str, Any] = {"pool": None, "blocks": None} if name in ("pool", "blocks") else {}
+    return replace(ask, **changes | {name.replace("-", "_"): value})
 
 
 def _load(model: str | None) -> ModelSpec | None:
@@ -134,11 +132,9 @@ def _bytes_per_token(ask: Ask, spec: ModelSpec | None) -> float | None:
             fix = "give --model instead of --bytes-per-token"
             raise _problem("conflict", "--kv-dtype needs a model to count from", fix)
         return float(_count("--bytes-per-token", ask.bytes_per_token) or 0)
-    if spec is None:
-        return None
     from kvprobe.plan.kv_cost import kv_cost
 
-    return float(kv_cost(spec, _engine_options(ask)).bytes_per_token)
+    return None if spec is None else float(kv_cost(spec, _engine_options(ask)).bytes_per_token)
 
 
 def _engine_options(ask: Ask) -> EngineOptions:
@@ -222,10 +218,9 @@ def _groups(pool: Pool, block: int) -> Groups | None:
     if all(pool.blocks_for(tokens) == -(-tokens // block) for tokens in _PROBES):
         return None
     grown = pool.blocks_for(2 * _FAR_TOKENS) - pool.blocks_for(_FAR_TOKENS)
-    if not grown:
-        return Groups(block, 0, pool.blocks_for)
-    weight = max(1, (pool.groups or (1,))[0])
-    return Groups(max(1, round(weight * _FAR_TOKENS / grown)), weight, pool.blocks_for)
+    weight = max(1, (pool.groups or (1,))[0]) if grown else 0
+    size = max(1, round(weight * _FAR_TOKENS / grown)) if grown else block
+    return Groups(size, weight, pool.blocks_for)
 
 
 def _gpu_cost(ask: Ask, spec: ModelSpec | None, per_token: float | None) -> StepCost:

@@ -236,6 +236,13 @@ def flags(view: Prelaunch) -> Section:
     for name in ("shell", "yaml"):
         if isinstance(text := view.get(f"flags.{name}"), str) and text.strip():
             blocks.append(Pre(text.rstrip()))
+    return Section("s12", w("12 Flags"), [*blocks, *_other_flags(view)])
+
+
+def _other_flags(view: Prelaunch) -> list[Block]:
+    """What differs from the flags that run now, and what cannot be told."""
+    w = view.w
+    blocks: list[Block] = []
     diff = view.items("flags.diff")
     if diff:
         shown: list[list[Inline]] = [
@@ -258,4 +265,4 @@ def flags(view: Prelaunch) -> Section:
     left = [f"{f.get('name')}: {f.get('why')}" for f in view.items("flags.left_out")]
     if left:
         blocks += [Para(Said(w("Left out"), strong=True)), Bullets([said(view, text) for text in left])]
-    return Section("s12", w("12 Flags"), blocks)
+    return blocks

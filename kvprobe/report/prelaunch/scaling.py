@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvprobe.report.charts_capacity import number
 from kvprobe.report.content import Block, Facts, Figure, Inline, Num, Para, Said, Section, Table
 from kvprobe.report.prelaunch.budget import fill, said
-from kvprobe.report.prelaunch.view import Prelaunch, amount, capacity, demand
+from kvprobe.report.prelaunch.view import Measure, Prelaunch, amount, capacity, demand
 from kvprobe.report.scales import Scale, nice_top, text_width
 from kvprobe.report.svg import FONT_PX, Drawing, fitting, left_margin
 from kvprobe.summary.units import figures, whole
@@ -24,54 +24,39 @@ def replicas(view: Prelaunch) -> Section:
     need = demand(view, have.unit) if have is not None else None
     blocks: list[Block] = []
     if have is not None and need is not None and have.value > 0:
-        n = math.ceil(need.value / (SAFE_SHARE * have.value))
-        rows: list[tuple[str, Inline]] = [
-            (
-                w("replicas for the demand"),
-                w(
-                    "{n} = demand {need} / ({share} x {have}), whole",
-                    n=n,
-                    need=amount(view, need),
-                    share=f"{SAFE_SHARE:g}",
-                    have=amount(view, have),
-                ),
-            ),
-            (w("with one to spare (N+1)"), whole(n + 1)),
-        ]
-        if have.unit == "requests/s":
-            rows.append(
-                (
-                    w("add a replica from"),
-                    w(
-                        "{n} requests/s a replica ({share} of its capacity)",
-                        n=figures(SAFE_SHARE * have.value),
-                        share=f"{100 * SAFE_SHARE:.0f} %",
-                    ),
-                )
-            )
-        blocks.append(Facts(rows))
-        blocks.append(
-            Para(
-                Said(
-                    w(
-                        "The share of 80 % is a default of kvprobe, not a measurement. Replicas behind a "
-                        "router that spreads equal prefixes lose prefix hits."
-                    ),
-                    "dim",
-                )
-            )
+        blocks.append(Facts(_counts(view, have, need)))
+        note = w(
+            "The share of 80 % is a default of kvprobe, not a measurement. Replicas behind a router that "
+            "spreads equal prefixes lose prefix hits."
         )
+        blocks.append(Para(Said(note, "dim")))
     else:
         blocks.append(fill(view, "kvprobe report RUN --plan PLAN.json --demand RATE"))
-    blocks.append(
-        Para(
-            w(
-                "Signs that another replica is due, in the order in which they come: requests waiting "
-                "above 0 for several readings; KV use at or above 90 %; preemptions."
-            )
-        )
+    signs = w(
+        "Signs that another replica is due, in the order in which they come: requests waiting above 0 for "
+        "several readings; KV use at or above 90 %; preemptions."
     )
-    return Section("s11", w("11 Replicas and scaling"), blocks)
+    return Section("s11", w("11 Replicas and scaling"), [*blocks, Para(signs)])
+
+
+def _counts(view: Prelaunch, have: Measure, need: Measure) -> list[tuple[str, Inline]]:
+    w, n = view.w, math.ceil(need.value / (SAFE_SHARE * have.value))
+    told = w(
+        "{n} = demand {need} / ({share} x {have}), whole",
+        n=n,
+        need=amount(view, need),
+        share=f"{SAFE_SHARE:g}",
+        have=amount(view, have),
+    )
+    rows: list[tuple[str, Inline]] = [
+        (w("replicas for the demand"), told),
+        (w("with one to spare (N+1)"), whole(n + 1)),
+    ]
+    if have.unit == "requests/s":
+        rate, share = figures(SAFE_SHARE * have.value), f"{100 * SAFE_SHARE:.0f} %"
+        text = w("{n} requests/s a replica ({share} of its capacity)", n=rate, share=share)
+        rows.append((w("add a replica from"), text))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
