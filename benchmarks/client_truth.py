@@ -22,11 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from truth_clients import run_aiohttp, run_ours, run_peer
-from truth_peers import TOKENIZER, peers_in
+from truth_peers import TOKENIZER, Peer, peers_in
 from truth_rig import ITL_MS, ROOT, TOKENS, TTFT_MS, truth_server
 from truth_table import P99_NEEDS, Run, table
 from truth_traps import meet_all, trap_table
@@ -87,13 +88,13 @@ def plans(
     peers = peers_in(options.peers)
     for streams in options.streams:
         each = rounds_for(streams, options.rounds)
-        yield f"{streams} streams, aiohttp", lambda s=streams, e=each: run_aiohttp(url, s, e)
+        yield f"{streams} streams, aiohttp", partial(run_aiohttp, url, streams, each)
         for processes in (1, 2) if streams > 1 else (1,):
             what = f"{streams} streams, kvprobe with {processes} process(es)"
-            yield what, lambda s=streams, p=processes, e=each: run_ours(url, s, p, e, folder)
+            yield what, partial(run_ours, url, streams, processes, each, folder)
         for peer in peers:
 
-            def measure(peer: Any = peer, s: int = streams, e: int = each) -> Run:
+            def measure(peer: Peer = peer, s: int = streams, e: int = each) -> Run:
                 return run_peer(peer, url, s, e, folder, min(PEER_TIMEOUT_S, bench.left_s))
 
             yield f"{streams} streams, {peer.name}", measure

@@ -25,8 +25,10 @@ from typing import Any, Literal
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "reports" / "diagnosis_matrix.md"
 TIMEOUT_S = 170
-TRIES = 4
+TRIES = 3
 Way = Literal["run", "start", "quality"]
+NO_CAUSE = frozenset({"client_bound", "unknown"})
+"""What an invalid measurement may be called."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Result:
     observations: list[str] = field(default_factory=list)
     took_s: float = 0.0
     tries: int = 1
+    valid: bool = True
+    """False: every try called its own measurement INVALID, as on a machine that other work disturbs."""
 
     @property
     def right(self) -> bool:
@@ -152,6 +156,17 @@ class Result:
         if self.primary != self.case.truth:
             return False
         return self.case.truth != "healthy_baseline" or not self.findings
+
+    @property
+    def honest(self) -> bool:
+        """Right; or invalid to the last try and then without another cause in front: the measurement is
+        named (`client_bound`, `unknown`), and of a healthy server nothing else."""
+        if self.right:
+            return True
+        if self.valid or self.primary not in NO_CAUSE:
+            return False
+        named = {f["cause"] for f in self.findings if f["role"] != "ruled_out"}
+        return self.case.truth != "healthy_baseline" or named <= NO_CAUSE
 
 
 def diagnose(case: Case, folder: Path, model: str | None = None) -> Result:
@@ -166,12 +181,18 @@ def diagnose(case: Case, folder: Path, model: str | None = None) -> Result:
     found = document.get("diagnosis", document)
     return Result(
         case=case,
-        primary=str(found.get("primary", f"exit code {code}")),
+        primary=str(found.get("primary", _no_diagnosis(code, document))),
         findings=list(found.get("findings", [])),
         observations=[o["id"] for o in found.get("observations", [])],
         took_s=time.monotonic() - started,
         tries=tries,
+        valid=not _invalid(document),
     )
+
+
+def _no_diagnosis(code: int, document: dict[str, Any]) -> str:
+    told = "; ".join(str(e.get("message")) for e in document.get("errors", ()))
+    return f"exit code {code}: {told}"
 
 
 def _invalid(document: dict[str, Any]) -> bool:

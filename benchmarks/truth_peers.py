@@ -47,16 +47,12 @@ def version_of(folder: Path, package: str) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def timed(command: list[str], timeout_s: float, folder: Path, log: Path) -> float:
+def timed(
+    command: list[str], timeout_s: float, folder: Path, log: Path, env: dict[str, str] | None = None
+) -> float:
     """Run it; CPU seconds of it and of every child that it waited for. Raises when it fails or lasts too
     long (`timeout` ends its whole process group)."""
-    env = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HOME": str(folder),
-        "HF_DATASETS_CACHE": str(folder),
-    }
+    env = {**os.environ, "HOME": str(folder), "HF_DATASETS_CACHE": str(folder), **(env or {})}
     with log.open("wb") as out:
         bounded = ["timeout", "-k", "5", f"{max(timeout_s, 1):.0f}", *command]
         process = subprocess.Popen(bounded, cwd=folder, stdout=out, stderr=out, env=env)
@@ -78,7 +74,8 @@ def guidellm(venv: Path, url: str, streams: int, rounds: int, folder: Path, time
     command += ["--backend", f"kind=openai_http,target={url},model=truth,request_format=/v1/chat/completions"]
     command += ["--profile", f"kind=concurrent,streams={streams}", "--data", f"kind=json_file,path={data}"]
     command += ["--constraint", f"kind=max_requests,count={count}", "--output", f"kind=json,path={out}"]
-    cpu_s = timed(command, timeout_s, folder, folder / "guidellm.log")
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    cpu_s = timed(command, timeout_s, folder, folder / "guidellm.log", offline)
     (found,) = json.loads(out.read_text())["benchmarks"]
     rows = found["requests"]["successful"]
     return PeerResult(
@@ -119,6 +116,7 @@ def aiperf(venv: Path, url: str, streams: int, rounds: int, folder: Path, timeou
         "none",
     ]
     command += ["--output-artifact-dir", str(out), "--extra-inputs", "ignore_eos:true"]
+    # Told to be offline, this version looks for a name in its cache and never for a folder.
     cpu_s = timed(command, timeout_s, folder, folder / "aiperf.log")
     rows = [
         json.loads(x) for path in out.rglob("profile_export.jsonl") for x in path.read_text().splitlines()

@@ -1,8 +1,8 @@
 """`kvprobe diagnose PATH...`: why a server died or is slow, from its logs, with evidence; or `unknown`.
 
 PATHs are logs of any packing (gz, xz, bz2, zst; rotated pieces in any order), `-` for stdin, a saved
-/metrics page, or one run directory (with the server's logs beside it, if you like). Several logs give
-one diagnosis.
+/metrics page, one run directory (with the server's logs beside it, if you like), or the folder of a suite
+or sweep. Several logs give one diagnosis.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ def _diagnose(args: argparse.Namespace, tail_bytes: int | None) -> tuple[Diagnos
     """The answer, and the signal that ended the reading before its end."""
     from kvprobe.cli import diagnose_inputs as inputs
 
+    if (suite := inputs.suite_folder(args.paths, args)) is not None:
+        return inputs.diagnose_suite(suite), None
     if (found := inputs.run_directory(args.paths)) is not None:
         return inputs.diagnose_directory(*found, args), None
     if (log := inputs.request_log(args.paths)) is not None:

@@ -69,6 +69,29 @@ def diagnose_directory(folder: Path, logs: Sequence[str], args: argparse.Namespa
     return diagnose_run(data, summarise(data), logs)
 
 
+def suite_folder(paths: Sequence[str], args: argparse.Namespace) -> Path | None:
+    """The folder of a suite or sweep among the paths; null when there is none. Raises `UsageError` for what
+    cannot stand beside it."""
+    found = next((p for p in paths if os.path.isfile(os.path.join(p, "suite.json"))), None)
+    if found is None:
+        return None
+    options = (("--metrics", args.metrics), ("--model", args.model_config), ("--tail", args.tail))
+    beside = [*(p for p in paths if p != found), *(o for o, v in options if v)]
+    if beside:
+        message = f"`{found}` is the folder of several runs, and nothing can stand beside it"
+        fix = f"kvprobe diagnose {found}; or one of the run directories in it, with a log"
+        raise UsageError(Problem("conflict", message, fix, found))
+    return Path(found)
+
+
+def diagnose_suite(folder: Path) -> Diagnosis:
+    """What all runs of a suite or sweep mean together."""
+    from kvprobe.diagnose.suite_judge import judge_suite, merged_diagnosis
+    from kvprobe.evidence.suitedir import load_suite_dir
+
+    return merged_diagnosis(judge_suite(load_suite_dir(folder)))
+
+
 def request_log(paths: Sequence[str]) -> str | None:
     """The one request log (OpenAI JSON lines) among the paths; null when there is none."""
     from kvprobe.prefixes.intake import is_request_log

@@ -120,8 +120,7 @@ def _suite(args: argparse.Namespace, demands: dict[str, float | None]) -> int:
     if args.html is not None or args.md is not None:
         _write_pages(args, suite_report(document, args.lang or "en"))
     if args.junit is not None:
-        fix = "name one of the run directories in it"
-        raise UsageError(Problem("no_junit", "--junit is of one run, this is the folder of several", fix))
+        _junit_of_all(args.junit, result)
     if args.openmetrics is not None:
         message = "--openmetrics is of one run, this is the folder of several"
         raise UsageError(Problem("not_a_run", message, "name one of the run directories in it"))
@@ -134,7 +133,9 @@ def _spokesman(result: SuiteResult) -> JudgedRun:
     capacity that the page names. Else the last valid run."""
     valid = [judged for judged in result.runs if judged.valid] or result.runs
     limit = result.sweep.interval if result.sweep is not None else None
-    at_limit = [j for j in valid if limit is not None and j.run.load is not None and j.run.load == limit.lo]
+    at = limit.lo_step if limit is not None else None
+    load = result.sweep.steps[at].load if result.sweep is not None and at is not None else None
+    at_limit = [j for j in valid if load is not None and j.run.load == load]
     return (at_limit or valid)[-1]
 
 
@@ -207,6 +208,15 @@ def _junit(args: argparse.Namespace, data: RunData, summary: Summary, diagnosis:
         from kvprobe.gates.junit import render_junit
 
         write(args.junit, render_junit(summary, diagnosis, judged(data, summary)))
+
+
+def _junit_of_all(path: Path, result: SuiteResult) -> None:
+    """One file, a test suite a run."""
+    from kvprobe.gates.judge import judged
+    from kvprobe.gates.junit import render_junit_of
+
+    runs = [(j.summary, j.diagnosis, judged(j.run.data, j.summary)) for j in result.runs]
+    write(path, render_junit_of(runs))
 
 
 def _openmetrics(args: argparse.Namespace, data: RunData) -> None:

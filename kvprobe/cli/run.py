@@ -53,18 +53,11 @@ def _sets(args: argparse.Namespace, origins: dict[str, str]) -> list[tuple[str, 
     return sets
 
 
-def run(args: argparse.Namespace) -> int:
-    origins = from_environment(args, _VALUES, _FLAGS, exclusive=("users", "rate"))
-    if args.target is not None and args.serve_args is not None and "serve_args" not in origins:
-        message = "--serve-args are options of the bundled server, which --target leaves out"
-        raise UsageError(Problem("conflict", message, "leave out one of the two"))
-    from kvprobe.cli.logs import log_to_stderr
+def _options(args: argparse.Namespace, origins: dict[str, str]) -> RunOptions:
+    """What the command line asks for."""
     from kvprobe.run.options import RunOptions
-    from kvprobe.run.progress import choose
-    from kvprobe.run.session import conduct
-    from kvprobe.run.suite import is_suite
 
-    options = RunOptions(
+    return RunOptions(
         workload=args.workload,
         sets=tuple(_sets(args, origins)),
         target=args.target,
@@ -89,6 +82,19 @@ def run(args: argparse.Namespace) -> int:
         investigate=args.investigate,
         serve_metrics_port=args.serve_metrics,
     )
+
+
+def run(args: argparse.Namespace) -> int:
+    origins = from_environment(args, _VALUES, _FLAGS, exclusive=("users", "rate"))
+    if args.target is not None and args.serve_args is not None and "serve_args" not in origins:
+        message = "--serve-args are options of the bundled server, which --target leaves out"
+        raise UsageError(Problem("conflict", message, "leave out one of the two"))
+    from kvprobe.cli.logs import log_to_stderr
+    from kvprobe.run.progress import choose
+    from kvprobe.run.session import conduct
+    from kvprobe.run.suite import is_suite
+
+    options = _options(args, origins)
     junit_out.check_writable(options.junit)
     if options.worker_of is not None:
         return _serve_master(options, args)

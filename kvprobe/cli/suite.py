@@ -98,19 +98,16 @@ def _junit(outcome: SuiteOutcome, options: RunOptions) -> None:
     if options.junit is None:
         return
     from kvprobe.evidence.spool import storage_error
-    from kvprobe.gates.junit import render_junit
+    from kvprobe.gates.junit import render_junit_of
 
-    suites: list[str] = []
-    for run in outcome.runs:
-        made = run.outcome
-        if made.summary is not None and made.diagnosis is not None:
-            text = render_junit(made.summary, made.diagnosis, made.thresholds)
-            suites.append(
-                text[text.index("<testsuites>") + len("<testsuites>") : text.index("</testsuites>")]
-            )
-    head = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>'
+    made = [run.outcome for run in outcome.runs]
+    text = render_junit_of(
+        (m.summary, m.diagnosis, m.thresholds)
+        for m in made
+        if m.summary is not None and m.diagnosis is not None
+    )
     try:
-        options.junit.write_text(f"{head}{''.join(suites)}</testsuites>\n", encoding="utf-8")
+        options.junit.write_text(text, encoding="utf-8")
     except OSError as error:
         raise storage_error(error, options.junit) from error
 

@@ -20,6 +20,8 @@ SEED = 1
 ROWS_WITH_INTERVALS = 13
 """8 percentiles of latencies, 2 of gaps, output, hits, failures: they share the error of 5 %."""
 
+FEW_INDEPENDENT = 30.0
+"""Independent requests of a run below which its own drift is too slow for its length: intervals are rough."""
 SAME_LENGTH = 0.01
 """Median prompt lengths may differ by this share."""
 
@@ -35,7 +37,8 @@ def compare_runs(a: Judged, b: Judged) -> Comparison:
     """Raises UsageError (`unlike_runs`) when the two did not send the same work."""
     require_alike(a[0], b[0])
     settings = differences(a[0], b[0])
-    rows = _rows(a, b)
+    sampled = _sampled(*a[:2]), _sampled(*b[:2])
+    rows = _rows(sampled, a, b)
     sides = _side(*a), _side(*b)
     return Comparison(
         a=sides[0],
@@ -44,12 +47,11 @@ def compare_runs(a: Judged, b: Judged) -> Comparison:
         summary=summary_sentence(rows, settings),
         settings=settings,
         rows=rows,
-        warnings=_warnings(sides, a, b),
+        warnings=[*_warnings(sides, a, b), *_drifts(sampled)],
     )
 
 
-def _rows(a: Judged, b: Judged) -> list[Row]:
-    sampled = (_sampled(*a[:2]), _sampled(*b[:2]))
+def _rows(sampled: tuple[make.Sampled, make.Sampled], a: Judged, b: Judged) -> list[Row]:
     rng = np.random.default_rng(SEED)
     level_all = 1.0 - (1.0 - make.LEVEL) / ROWS_WITH_INTERVALS
     ma, mb = a[1].metrics, b[1].metrics
@@ -127,4 +129,18 @@ def _warnings(sides: tuple[Side, Side], a: Judged, b: Judged) -> list[str]:
         )
     if sides[0].run_dir == sides[1].run_dir:
         out.append("A and B are the same directory")
+    return out
+
+
+def _drifts(sampled: tuple[make.Sampled, make.Sampled]) -> list[str]:
+    """A run whose speed wanders on the scale of its own length: its intervals hold less than they say."""
+    out = []
+    for letter, side in zip("AB", sampled, strict=True):
+        worth = len(side.ok) / side.time
+        if len(side.ok) >= FEW_INDEPENDENT > worth:
+            out.append(
+                f"the latencies of {letter} drift slowly: its {len(side.ok):,} requests are worth about "
+                f"{worth:.0f} independent ones, so that its intervals are rough and may miss a difference of "
+                "chance more often than 5 times in 100; run longer"
+            )
     return out

@@ -48,12 +48,12 @@ class Plan:
         return self.n / self.time
 
 
-def plan(series: Floats) -> Plan:
-    """From a series in order of time."""
+def plan(series: Floats, at_least: float = 1.0) -> Plan:
+    """From a series in order of time; `at_least` is a correlation time that is known from elsewhere."""
     n = int(series.size)
     if n < 2 * MIN_BLOCKS:
-        return Plan(n, 1, 1.0)
-    time = correlation_time(series)
+        return Plan(n, 1, min(max(at_least, 1.0), max(n, 1)))
+    time = min(max(correlation_time(series), at_least), n / 2)
     rho = (time - 1.0) / (time + 1.0)  # of the AR(1) series with this correlation time
     wanted = (6.0 * rho**2 / (1.0 - rho**2) ** 2) ** (1 / 3) * n ** (1 / 3)
     return Plan(n, int(max(1, min(math.ceil(wanted), n // MIN_BLOCKS))), time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -37,6 +37,14 @@ class Sampled:
     failed: int
     start_ns: int | None
     end_ns: int | None
+    time: float = field(init=False)
+    """Correlation time of the run in requests, the longest that any latency shows: a server whose speed
+    drifts does so for all of them, and in some the noise of other causes hides it."""
+
+    def __post_init__(self) -> None:
+        series = [_values(self.ok, value_of) for _, value_of, _ in LATENCY_ROWS]
+        series.append(np.array([np.mean(r.gaps_ns) for r in self.ok if r.gaps_ns]))
+        self.time = max(resample.plan(values).time for values in series)
 
 
 LATENCY_ROWS: tuple[tuple[str, Callable[[RequestRecord], float | None], tuple[float, ...]], ...] = (
@@ -52,20 +60,20 @@ def latency_rows(a: Sampled, b: Sampled, rng: np.random.Generator, level_all: fl
     out: list[Row] = []
     for name, value_of, qs in LATENCY_ROWS:
         sides = [_values(side.ok, value_of) for side in (a, b)]
-        drawn = _drawn_quantiles(sides, qs, rng)
+        drawn = _drawn_quantiles(sides, (a.time, b.time), qs, rng)
         for q in qs:
             out.append(_quantile_row(name, q, sides, drawn.get(q), level_all))
     return [*out, *_gap_rows((0.5, 0.99), (a, b), rng, level_all)]
 
 
 def _drawn_quantiles(
-    sides: list[Floats], qs: tuple[float, ...], rng: np.random.Generator
+    sides: list[Floats], times: tuple[float, float], qs: tuple[float, ...], rng: np.random.Generator
 ) -> dict[float, list[Drawn]]:
     """By percentile that both runs can carry: the draws of A and of B."""
     asked = tuple(q for q in qs if min(v.size for v in sides) >= needed(q))
     out: dict[float, list[Drawn]] = {q: [] for q in asked}
-    for values in sides if asked else ():
-        made, order = resample.plan(values), np.argsort(values, kind="stable")
+    for values, time in zip(sides, times, strict=True) if asked else ():
+        made, order = resample.plan(values, time), np.argsort(values, kind="stable")
         found = resample.resampled(
             lambda w, v=values[order], o=order: resample.weighted_quantiles(v, w[o], asked),  # type: ignore[misc]
             made,
@@ -101,12 +109,12 @@ def _gap_rows(
     sizes = [len(s) for s in streams]
     asked = tuple(q for q in qs if min(sizes) >= needed(q))
     drawn: dict[float, list[Drawn]] = {q: [] for q in asked}
-    for rows in streams if asked else ():
+    for rows, side in zip(streams, sides, strict=True) if asked else ():
         gaps = np.concatenate([np.asarray(r.gaps_ns, dtype=np.float64) for r in rows]) * latency.NS
         owner = np.repeat(np.arange(len(rows)), [len(r.gaps_ns) for r in rows])
         order = np.argsort(gaps, kind="stable")
         gaps, owner = gaps[order], owner[order]
-        made = resample.plan(np.array([np.mean(r.gaps_ns) for r in rows]))
+        made = resample.plan(np.array([np.mean(r.gaps_ns) for r in rows]), side.time)
         found = resample.resampled(
             lambda w, g=gaps, o=owner: resample.weighted_quantiles(g, w[o], asked),  # type: ignore[misc]
             made,
@@ -140,9 +148,9 @@ def throughput_row(
         why = f"shorter than {MIN_WINDOW_S:g} s, or the server sent no usage"
         return _row(name, unit, "higher", *values, sizes, verdict="not_measured", why=why)
     drawn = []
-    for value, series in zip(values, slices, strict=True):
+    for value, series, side in zip(values, slices, sides, strict=True):
         assert series is not None
-        made = resample.plan(series)
+        made = resample.plan(series, side.time * series.size / max(len(side.ok), 1))
         made = made if made.block > 1 else replace(made, block=2)
         found = resample.resampled(lambda w, s=series: float(w @ s / w.sum()), made, rng)  # type: ignore[misc]
         # The draws are of the slices' mean; the run's own figure may count a last token more or less.
@@ -190,8 +198,8 @@ def hit_row(sides: tuple[Sampled, Sampled], rng: np.random.Generator, level_all:
         why = f"n too small: {min(sizes)}"
         return _row("prefix hit rate", "ratio", "higher", a, b, sizes, verdict="n_too_small", why=why)
     drawn = []
-    for p, value in zip(pairs, (a, b), strict=True):
-        made = resample.plan(p[:, 0] / p[:, 1])
+    for p, value, side in zip(pairs, (a, b), sides, strict=True):
+        made = resample.plan(p[:, 0] / p[:, 1], side.time)
         found = resample.resampled(lambda w, p=p: float(w @ p[:, 0] / (w @ p[:, 1])), made, rng)  # type: ignore[misc]
         drawn.append(Drawn(value, found, made))
     return _judged("prefix hit rate", "ratio", "higher", drawn, sizes, level_all, "difference")

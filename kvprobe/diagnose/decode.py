@@ -106,6 +106,7 @@ def undisturbed_ratios(
     starts = np.sort(np.array([a for a, _ in waits], dtype=np.int64))
     ends = np.sort(np.array([b for _, b in waits], dtype=np.int64))
     known = [(r.first_token_ns or 0, v) for r in warm if (v := _undisturbed_gap(r, starts, ends)) is not None]
+    known.sort(key=lambda pair: pair[0])
     when = np.array([t for t, _ in known], dtype=np.float64)
     gaps = np.array([v for _, v in known], dtype=np.float64)
     ratios: list[float] = []
@@ -113,8 +114,11 @@ def undisturbed_ratios(
         own = _undisturbed_gap(record, starts, ends)
         if not own or len(known) < NEIGHBOURS:
             continue
-        nearest = np.argsort(np.abs(when - float(record.first_token_ns or 0)), kind="stable")[:NEIGHBOURS]
-        ratios.append(float(np.median(gaps[nearest])) / own)
+        at = float(record.first_token_ns or 0)
+        place = int(np.searchsorted(when, at))
+        close = slice(max(0, place - NEIGHBOURS), place + NEIGHBOURS)  # the nearest are among these
+        nearest = np.argsort(np.abs(when[close] - at), kind="stable")[:NEIGHBOURS]
+        ratios.append(float(np.median(gaps[close][nearest])) / own)
     return ratios
 
 

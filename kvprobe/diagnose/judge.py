@@ -140,6 +140,8 @@ def _facts(view: View) -> dict[str, Any]:
         "engine": {"name": view.summary.engine, "version": view.summary.engine_version},
         "cache_config": view.config or None,
         "log": facts_of(view.log) if view.log is not None else None,
+        # What the prompts share, and where reuse goes (kvprobe.prefixes.of_run); null for older runs.
+        "prefix_analysis": view.fact("prefix_analysis"),
         "not_exported": sorted({str(f.value) for f in view.facts("metric_not_exported")}),
     }
 

@@ -140,7 +140,7 @@ def latency_statement(sized: Sequence[tuple[int, PartView]], slower: dict[int, s
     if min(len(part.runs) for part in parts) < 2:
         text = f"Latency cannot be told apart: each size ran once ({spread}); use --set rounds=2 or more."
         return Statement(id="latency", verdict="cannot_tell", text=text)
-    text = f"Latency: no difference of more than {percent(SLOWER - 1)} is shown between the sizes ({spread})."
+    text = f"Latency: no size is surely more than {percent(SLOWER - 1)} slower than another ({spread})."
     return Statement(id="latency", verdict="not_shown", text=text)
 
 

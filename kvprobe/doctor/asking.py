@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import httpx
 
@@ -28,29 +29,38 @@ class Answer:
     error: str | None = None
     empty_first: bool = False
     """A chunk without text (the role) came before the first one with text."""
+    visible: bool = False
+    """Some of the text was answer text, not reasoning."""
 
 
-def stream_chat(client: httpx.Client, base_url: str, model: str, text: str, max_tokens: int) -> Answer:
-    """POST /v1/chat/completions, streamed, usage asked for. Never raises for the target."""
-    body = {
+Endpoint = Literal["chat", "completions"]
+_PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+def stream_one(
+    client: httpx.Client, base_url: str, model: str, text: str, max_tokens: int, endpoint: Endpoint = "chat"
+) -> Answer:
+    """One request, streamed, usage asked for. Never raises for the target."""
+    body: dict[str, object] = {
         "model": model,
-        "messages": [{"role": "user", "content": text}],
         "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    body |= {"messages": [{"role": "user", "content": text}]} if endpoint == "chat" else {"prompt": text}
     start = time.monotonic()
     answer = Answer(status=0)
     try:
-        with client.stream(
-            "POST", f"{base_url}/v1/chat/completions", json=body, timeout=ANSWER_TIMEOUT_S
-        ) as response:
+        url = base_url + _PATHS[endpoint]
+        with client.stream("POST", url, json=body, timeout=ANSWER_TIMEOUT_S) as response:
             answer.status = response.status_code
             if response.status_code != httpx.codes.OK:
-                answer.error = _head(response)
+                answer.error = f"status {answer.status}: {_head(response)}"
                 return answer
             _follow(response, answer, start)
+    except httpx.TimeoutException:
+        answer.error = f"nothing came for {ANSWER_TIMEOUT_S:g} s"
     except httpx.HTTPError as error:
         answer.error = f"{type(error).__name__}: {error}"
     return answer
@@ -98,6 +108,7 @@ def _read(data: bytes, answer: Answer, start: float) -> None:
         answer.empty_first = answer.empty_first or not answer.chunks_with_text
         return
     answer.chunks_with_text += 1
+    answer.visible = answer.visible or bool(meaning.visible)
     if answer.first_token_s is None:
         answer.first_token_s = time.monotonic() - start
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from kvprobe.doctor import prefix_probe
-from kvprobe.doctor.asking import Answer, stream_chat
+from kvprobe.doctor.asking import Answer, Endpoint, stream_one
 from kvprobe.doctor.model import Check
 from kvprobe.errors import KvprobeError
 from kvprobe.observe.metrics import MetricsClient
@@ -21,6 +21,8 @@ from kvprobe.run import target as targets
 from kvprobe.summary.units import plural, seconds
 
 PROBE_TOKENS = 8
+_NO_CHAT = (400, 404, 405, 422, 501)
+"""With these a server says that it has no chat for this model."""
 CERTIFICATE_DAYS = 14
 TLS_TIMEOUT_S = 5.0
 
@@ -49,21 +51,44 @@ def check_target(asked: Asked) -> list[Check]:
     limit = target.max_model_len_tokens
     length = f", context of {limit:,} tokens" if limit is not None else ""
     checks.append(Check(id="model", status="ok", text=f"serves `{target.model}`{length}", facts=facts))
-    answer = stream_chat(asked.client, asked.base_url, target.model, "Count from one to ten.", PROBE_TOKENS)
-    checks += [stream(answer), usage(answer), tokenizer(asked, target.model), metrics(asked)]
-    if answer.first_token_s is None:
-        checks.append(_skipped("prefix_cache", "no token could be streamed"))
-        return checks
-    return [*checks, prefix_cache(asked, target.model)]
+    answer, refused = _ask(asked, target.model)
+    endpoint: Endpoint = "chat" if refused is None else "completions"
+    checks += [
+        stream(answer, refused),
+        usage(answer),
+        tokenizer(asked, target.model, endpoint),
+        metrics(asked),
+    ]
+    if answer.first_token_s is None or answer.error is not None:
+        why = "no token could be streamed" if answer.first_token_s is None else "the stream failed"
+        return [*checks, _skipped("prefix_cache", why)]
+    return [*checks, prefix_cache(asked, target.model, endpoint)]
+
+
+def _ask(asked: Asked, model: str) -> tuple[Answer, Answer | None]:
+    """One streamed answer; of a model that takes no chat (a base model without a chat template) one of
+    /v1/completions, and beside it how the chat was refused."""
+
+    def ask(endpoint: Endpoint) -> Answer:
+        text = "Count from one to ten."
+        return stream_one(asked.client, asked.base_url, model, text, PROBE_TOKENS, endpoint)
+
+    chat = ask("chat")
+    if chat.status not in _NO_CHAT:
+        return chat, None
+    plain = ask("completions")
+    return (plain, chat) if plain.first_token_s is not None else (chat, None)
 
 
 def _unreachable(error: KvprobeError) -> list[Check]:
     problem = error.problems[0]
     failed = Check(id="reachable", status="fail", text=problem.message, fix=problem.fix)
+    later = ("stream", "usage", "tokenizer", "prefix_cache")
     if problem.code == "model":
         failed.id = "model"
-    later = ("model", "stream", "usage", "tokenizer", "prefix_cache")
-    return [failed, *(_skipped(i, "the target was not reached") for i in later if i != failed.id)]
+        reached = Check(id="reachable", status="ok", text="the target answers")
+        return [reached, failed, *(_skipped(i, "no model was chosen") for i in later)]
+    return [failed, *(_skipped(i, "the target was not reached") for i in ("model", *later))]
 
 
 def _skipped(name: str, why: str) -> Check:
@@ -110,8 +135,8 @@ def _certificate(certificate: Mapping[str, object], version: str | None) -> Chec
     return Check(id="tls", status="ok", text=text, facts=facts)
 
 
-def stream(answer: Answer) -> Check:
-    """One answer, streamed to its end."""
+def stream(answer: Answer, refused: Answer | None = None) -> Check:
+    """One answer, streamed to its end; `refused` is what a chat met before /v1/completions answered."""
     facts = {"status_code": answer.status or None, "first_token_s": answer.first_token_s}
     if answer.first_token_s is None:
         why = answer.error or "the stream ended without a token"
@@ -127,6 +152,14 @@ def stream(answer: Answer) -> Check:
             id="stream", status="fail", text=f"{text}, without finish reason or [DONE]", fix=fix, facts=facts
         )
     role = " (after a chunk without text, which is not counted as one)" if answer.empty_first else ""
+    if refused is not None:
+        text = f"/v1/completions streams, {text}; a chat is refused ({refused.error})"
+        fix = "add --set endpoint=completions to runs, or give the server a chat template"
+        return Check(id="stream", status="warn", text=text, fix=fix, facts=facts)
+    if not answer.visible:
+        role += (
+            f"; all {PROBE_TOKENS} tokens were reasoning: TTFT counts it, TTFO waits for the answer's text"
+        )
     return Check(id="stream", status="ok", text=text + role, facts=facts)
 
 
@@ -143,12 +176,12 @@ def usage(answer: Answer) -> Check:
     return Check(id="usage", status="ok", text=text, facts=facts)
 
 
-def tokenizer(asked: Asked, model: str) -> Check:
+def tokenizer(asked: Asked, model: str, endpoint: Endpoint = "chat") -> Check:
     """Prompts are sized by the target's own tokenizer where it lends it."""
     from kvprobe.load.calibration import calibrate
     from kvprobe.load.prompts import PromptSource
 
-    found = calibrate(asked.base_url, model, "chat", None, asked.client, PromptSource.vocabulary[:64])
+    found = calibrate(asked.base_url, model, endpoint, None, asked.client, PromptSource.vocabulary[:64])
     if found.source != "tokenize":
         fix = "compare asked with got prompt tokens in the run; sizes are assumed until then"
         return Check(id="tokenizer", status="warn", text="no /tokenize: prompt sizes are assumed", fix=fix)
@@ -189,10 +222,10 @@ def metrics(asked: Asked) -> Check:
     return Check(id="metrics", status="ok", text=text, facts=facts)
 
 
-def prefix_cache(asked: Asked, model: str) -> Check:
+def prefix_cache(asked: Asked, model: str, endpoint: Endpoint = "chat") -> Check:
     """State and match unit of the prefix cache, by byte-identical repeats."""
     reuse = prefix_probe.probe(
-        lambda text: stream_chat(asked.client, asked.base_url, model, text, 1), seed=time.time_ns()
+        lambda text: stream_one(asked.client, asked.base_url, model, text, 1, endpoint), seed=time.time_ns()
     )
     facts = {
         "repeats": [{"prompt_tokens": r.prompt_tokens, "cached_tokens": r.cached} for r in reuse.repeats],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -31,8 +31,9 @@ class GateResult(msgspec.Struct, kw_only=True):
     """As it was written."""
     metric: str
     """`ttft.p95`"""
-    op: str
-    limit: float
+    op: str | None
+    limit: float | None
+    """Null, as `op`, where the text is no threshold that this version can read."""
     unit: str | None
     value: float | None
     ci: Interval | None
@@ -47,21 +48,32 @@ class GateResult(msgspec.Struct, kw_only=True):
         return self.verdict == "pass"
 
 
-def gates_of(workload: Mapping[str, Any]) -> list[Gate]:
-    """The thresholds of a run's resolved workload; what is no threshold any more is left out."""
-    stated = workload.get("thresholds")
+def judged(run: RunData, summary: Summary) -> list[GateResult]:
+    """The thresholds of the run's resolved workload, in order. One that cannot be read (an older version,
+    an edited file) is not kept: what was demanded must not vanish."""
+    stated = run.workload.get("thresholds")
     found = []
-    for text in stated if isinstance(stated, list) else []:
+    for text in map(str, stated) if isinstance(stated, list | tuple) else ():
         try:
-            found.append(parse(str(text)))
-        except UsageError:
-            continue
+            found += judge([parse(text)], summary, run)
+        except UsageError as error:
+            found.append(_unreadable(text[:200], error.problems[0].message))
     return found
 
 
-def judged(run: RunData, summary: Summary) -> list[GateResult]:
-    """The run's own thresholds, in order."""
-    return judge(gates_of(run.workload), summary, run)
+def _unreadable(text: str, why: str) -> GateResult:
+    return GateResult(
+        threshold=text,
+        metric=text,
+        op=None,
+        limit=None,
+        unit=None,
+        value=None,
+        ci=None,
+        n=0,
+        verdict="not_measured",
+        why=f"no threshold that can be read: {why}",
+    )
 
 
 def judge(gates: Iterable[Gate], summary: Summary, run: RunData) -> list[GateResult]:

@@ -5,7 +5,7 @@ Foreign text (workload names, server errors) is stripped of what XML cannot carr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import quoteattr
 
 from kvprobe.diagnose.model import Diagnosis
@@ -20,6 +20,18 @@ _LIMIT = 1_000
 
 def render_junit(summary: Summary, diagnosis: Diagnosis, results: Sequence[GateResult]) -> str:
     """The XML text. A threshold that was not kept is a `failure`; an INVALID or cut run is an `error`."""
+    return render_junit_of([(summary, diagnosis, results)])
+
+
+def render_junit_of(runs: Iterable[tuple[Summary, Diagnosis, Sequence[GateResult]]]) -> str:
+    """The XML text of several runs (a suite, a sweep): a `testsuite` each."""
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
+    for summary, diagnosis, results in runs:
+        lines += _suite(summary, diagnosis, results)
+    return "\n".join([*lines, "</testsuites>"]) + "\n"
+
+
+def _suite(summary: Summary, diagnosis: Diagnosis, results: Sequence[GateResult]) -> list[str]:
     cases = [_measurement(summary, diagnosis), *(_case(result) for result in results)]
     failures = sum(1 for r in results if not r.passed)
     errors = sum(1 for case in cases if "<error" in case)
@@ -40,18 +52,14 @@ def render_junit(summary: Summary, diagnosis: Diagnosis, results: Sequence[GateR
     properties = [
         f"    <property name={_attribute(name)} value={_attribute(value)}/>" for name, value in facts if value
     ]
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        "<testsuites>",
+    return [
         f"  {head}",
         "   <properties>",
         *properties,
         "   </properties>",
         *cases,
         "  </testsuite>",
-        "</testsuites>",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _measurement(summary: Summary, diagnosis: Diagnosis) -> str:

@@ -31,8 +31,8 @@ from kvprobe.errors import KvprobeError, Problem, StorageError, UsageError
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.load import wire
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
-from kvprobe.load.jobs_remote import AgentJob, Offer, unpack_files
 from kvprobe.load.job_setup import prompts_of
+from kvprobe.load.jobs_remote import AgentJob, Offer, unpack_files
 from kvprobe.load.users import LoadContext, RemoteCrowd
 from kvprobe.load.worker import Events, Worker, ignore_signals, read_lines
 from kvprobe.load.workload import Workload

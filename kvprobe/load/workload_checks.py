@@ -125,6 +125,10 @@ def _family_problems(prompt: SharedPrefixPrompt) -> Iterator[CrossProblem]:
 
 
 def _session_problems(prompt: MultiTurnPrompt, workload: Workload) -> Iterator[CrossProblem]:
+    if prompt.sessions * prompt.turns[1] > MAX_FAMILY_REQUESTS:
+        message = f"sessions x turns is {prompt.sessions * prompt.turns[1]:,}, above {MAX_FAMILY_REQUESTS:,}"
+        fix = "use fewer; a longer run goes on with new conversations"
+        yield CrossProblem(("prompt", "sessions"), "bad_value", message, fix)
     answer = workload.output.tokens.largest() if workload.output.tokens is not None else 0
     first = prompt.system_tokens + prompt.user_tokens.largest() + answer
     tools = prompt.tools * prompt.tool_tokens if isinstance(prompt, ToolCallsPrompt) else 0

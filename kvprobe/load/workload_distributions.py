@@ -75,6 +75,10 @@ class Quantiles(RootModel[Annotated[dict[str, int], BeforeValidator(_knots)]]):
     @model_validator(mode="after")
     def _complete(self) -> Quantiles:
         named = self._named()
+        twice = next((q for (q, _), (later, _) in pairwise(named) if q == later), None)
+        if twice is not None:
+            context = {"what": f"`p{100 * twice:g}` is given twice", "fix": "keep one of them"}
+            raise PydanticCustomError("bad_value", "{what}", context)
         if len(named) < 1 or "max" not in self.root:
             fix = "write {p50: 500, p95: 2000, max: 8000}"
             raise PydanticCustomError(

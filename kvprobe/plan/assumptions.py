@@ -19,7 +19,7 @@ def assumptions_of(solution: Solution) -> list[str]:
         found.append("requests are independent and all at full growth at the same time: the cautious reading")
         if request.lengths.source.startswith("trace"):
             found.append(
-                "only lengths of the trace are used; `kvprobe replay` adds arrivals, reuse and preemptions"
+                "these counts use the trace's lengths alone; arrivals, reuse and preemptions are in `replay`"
             )
     if solution.pool is not None:
         found += solution.pool.assumptions

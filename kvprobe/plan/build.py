@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvprobe.model.spec import ModelSpec
+from kvprobe.model.spec import Attention, ModelSpec
 from kvprobe.plan import document as d
 from kvprobe.plan.assumptions import assumptions_of
 from kvprobe.plan.concurrency import Capacity, Spread
@@ -49,6 +49,7 @@ def plan_document(request: PlanRequest, *, claim: ByteRange | None = None) -> d.
         warnings=[d.WarningRow(code=w.code, text=w.text, fix=w.fix) for w in warnings_of(solution, claim)],
         assumptions=assumptions_of(solution),
         reasons=reasons,
+        replay=_replay(solution, reasons),
     )
     complete(document, solution)
     return document
@@ -74,7 +75,20 @@ def _model(spec: ModelSpec) -> d.ModelPart:
         verified=spec.verified,
         quantization=spec.quantization,
         source=spec.source,
+        kv_heads=_one_of({a.kv_heads for a in _attention(spec)}),
+        head_dim=_one_of({a.k_dim for a in _attention(spec)}),
     )
+
+
+def _attention(spec: ModelSpec) -> list[Attention]:
+    """Every layer's own keys and values; none where a latent or a state stands for some of them."""
+    kept = [mixer for layer in spec.layers if layer.owns_cache for mixer in layer.mixers]
+    found = [mixer for mixer in kept if isinstance(mixer, Attention)]
+    return found if len(found) == len(kept) else []
+
+
+def _one_of(values: set[int]) -> int | None:
+    return values.pop() if len(values) == 1 else None
 
 
 def _number(value: object) -> int | float:
@@ -251,6 +265,16 @@ def _distribution(solution: Solution, spread: Spread, low: Capacity, high: Capac
         share_longer_than_pool=round(spread.over_pool, 6),
         method=spread.method,
     )
+
+
+def _replay(solution: Solution, reasons: dict[str, str]) -> d.ReplayPart | None:
+    from kvprobe.plan.simulate.in_plan import replay_part
+
+    found = replay_part(solution)
+    if isinstance(found, d.ReplayPart):
+        return found
+    reasons["replay"] = found
+    return None
 
 
 def _lengths(lengths: Lengths | None) -> d.LengthsPart | None:

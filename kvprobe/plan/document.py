@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvprobe.plan.replayed import ReplayPart
+
 SCHEMA = "kvprobe.plan/1"
 Source = Literal["measured", "config", "user", "default", "table"]
 Layout = Literal[
@@ -39,6 +41,10 @@ class ModelPart(msgspec.Struct, kw_only=True):
     verified: bool
     quantization: str | None
     source: str
+    kv_heads: int | None = None
+    """Of the whole model, before any split; null where layers differ or keep no K and V."""
+    head_dim: int | None = None
+    """Elements of K per head; null likewise."""
 
 
 class KVShare(msgspec.Struct, kw_only=True):
@@ -282,6 +288,7 @@ class PlanDocument(msgspec.Struct, kw_only=True):
     warnings: list[WarningRow]
     assumptions: list[str]
     reasons: dict[str, str]
+    replay: ReplayPart | None = None
     models: list[PlanDocument] = []
 
 

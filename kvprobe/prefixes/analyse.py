@@ -33,7 +33,7 @@ class PrefixAnalysis(msgspec.Struct, kw_only=True):
     got_reason: str | None
     pool_needed_tokens: list[int] | None
     """For 5, 10 … 100 % of the reuse; null without reuse."""
-    layout: dict[str, Any] | None
+    layout: dict[str, Any] | None = None
     """Where prompts part although they share content (see `kvprobe.load.prompt_layout`)."""
 
     @property
@@ -48,25 +48,34 @@ def analyse(
     *,
     tokens_of: Callable[[str], int] | None = None,
     template_tokens: int = 0,
+    with_layout: bool = True,
 ) -> PrefixAnalysis:
     """`tokens_of` counts a text exactly; without it sizes are scaled to the answers' usage, or assumed."""
     estimated = tokens_of is None
     ratio, how = _bytes_per_token(sent)
-    rows = rows_of(list(sent), tokens_of or _counter(ratio), template_tokens, estimated=estimated)
+    count = tokens_of or _counter(ratio)
+    rows = rows_of(list(sent), count, template_tokens, estimated=estimated)
+    told = analysed(rows, known, "the tokenizer" if not estimated else how)
+    if with_layout:
+        told.layout = _layout(rows, known.block_tokens, template_tokens, count)
+    return told
+
+
+def analysed(rows: Rows, known: Conditions, tokens_from: str) -> PrefixAnalysis:
+    """All but the layout."""
     share = ceilings.got(rows)
     return PrefixAnalysis(
-        prompts=len(sent),
+        prompts=len(rows.rows) + rows.left_out,
         analysed=len(rows.rows),
         prompt_tokens=rows.tokens(sum(map(len, rows.rows))),
-        estimated=estimated,
-        tokens_from="the tokenizer" if not estimated else how,
+        estimated=rows.estimated,
+        tokens_from=tokens_from,
         tree=prefix_tree(rows),
         ceilings=ceilings.single_ceilings(rows),
         steps=ceilings.steps(rows, known),
         got=share,
         got_reason=None if share is not None else "no answer states cached tokens",
         pool_needed_tokens=ceilings.pool_needed(rows),
-        layout=_layout(rows, known.block_tokens, template_tokens, tokens_of or _counter(ratio)),
     )
 
 

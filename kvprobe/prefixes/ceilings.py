@@ -12,7 +12,8 @@ import msgspec
 
 from kvprobe.load.reuse_distance import ReuseDistances
 from kvprobe.prefixes.caches import LruCache, chain
-from kvprobe.prefixes.rows import Rows
+from kvprobe.prefixes.endless import common_starts
+from kvprobe.prefixes.rows import Rows, Sent
 
 BLOCKS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 2, 4, 8)
@@ -59,21 +60,40 @@ def hit_rate(
     """Reused share of the prompt tokens. With `replicas`, by the replica that each request names
     (unless not `as_named`), in turn where none is named. Warm-up enters the cache and is not counted."""
     block = max(1, round(block_tokens / rows.scale))
-    capacity = None if pool_tokens is None else max(1, int(pool_tokens / block_tokens))
-    caches: dict[str, LruCache] = {}
+    where = [_where(item, number, replicas, as_named) for number, item in enumerate(rows.sent)][
+        : len(rows.rows)
+    ]
+    if pool_tokens is None:
+        found = [n // block for n in common_starts(rows, where, keyed=keyed)]
+    else:
+        found = _from_bounded(rows, where, block, max(1, int(pool_tokens / block_tokens)), keyed=keyed)
     reused = total = 0
-    for number, (item, row) in enumerate(zip(rows.sent, rows.rows, strict=True)):
-        named = item.replica if as_named else None
-        where = "" if replicas is None else (named or str(number % replicas))
+    for item, row, hits in zip(rows.sent, rows.rows, found, strict=True):
         usable = max(len(row) - 1, 0) // block if last_token else len(row) // block
-        hits = 0
-        if not (keyed and item.bypass is not None):
-            digests = chain(row, block, item.key if keyed else ())
-            hits = caches.setdefault(where, LruCache(capacity)).admit(digests, usable)
         if not item.warmup:
-            reused += hits * block
+            reused += min(hits, usable) * block
             total += len(row)
     return reused / total if total else 0.0
+
+
+def _where(item: Sent, number: int, replicas: int | None, as_named: bool) -> str:
+    """The replica that a request meets."""
+    if replicas is None:
+        return ""
+    return (item.replica if as_named else None) or str(number % replicas)
+
+
+def _from_bounded(rows: Rows, where: Sequence[str], block: int, capacity: int, *, keyed: bool) -> list[int]:
+    """Blocks that each prompt finds in its replica's cache of `capacity` blocks."""
+    caches: dict[str, LruCache] = {}
+    out = []
+    for item, row, place in zip(rows.sent, rows.rows, where, strict=True):
+        if keyed and item.bypass is not None:
+            out.append(0)
+            continue
+        digests = chain(row, block, item.key if keyed else ())
+        out.append(caches.setdefault(place, LruCache(capacity)).admit(digests, len(digests)))
+    return out
 
 
 def single_ceilings(rows: Rows) -> list[Ceiling]:

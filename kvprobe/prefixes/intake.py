@@ -118,7 +118,7 @@ def _request(line: str, number: int, log: RequestLog) -> tuple[float | None, Sen
         tokens=_count(usage.get("prompt_tokens")),
         cached=_count(cached),
         key=_key(body),
-        bypass=_bypass(body),
+        bypass=bypass_of(body),
         replica=_named(row, _REPLICAS),
         line=number,
     )
@@ -178,7 +178,7 @@ def _key(body: dict[str, Any]) -> tuple[str, ...]:
     return (str(body.get("model", "")), "" if salt is None else str(salt), *adapters)
 
 
-def _bypass(body: dict[str, Any]) -> str | None:
+def bypass_of(body: dict[str, Any]) -> str | None:
     """A request option that keeps a prompt out of the cache (vLLM, SGLang)."""
     if body.get("prompt_logprobs") is not None:
         return "prompt_logprobs"

@@ -41,7 +41,8 @@ class Rows:
     estimated: bool = False
     left_out: int = 0
     """Prompts beyond what is analysed."""
-    _pieces: dict[int, list[str]] = field(default_factory=dict)
+    starts: dict[tuple[tuple[str, ...], bool], list[int]] = field(default_factory=dict)
+    """What `endless.common_starts` found, by its question."""
 
     def tokens(self, stand_ins: float) -> int:
         return round(stand_ins * self.scale)
@@ -63,17 +64,23 @@ MAX_STAND_INS = 20_000_000
 
 
 def rows_of(
-    sent: list[Sent], tokens_of: Callable[[str], int], template_tokens: int, *, estimated: bool
+    sent: list[Sent],
+    tokens_of: Callable[[str], int],
+    template_tokens: int,
+    *,
+    estimated: bool,
+    max_prompts: int = MAX_PROMPTS,
+    max_stand_ins: int = MAX_STAND_INS,
 ) -> Rows:
-    """Rows of the first prompts, up to the bounds above; what is left out is counted."""
+    """Rows of the first prompts, up to these bounds; what is left out is counted."""
     view = TokenView(tokens_of)
     rows: list[array[int]] = []
     total = known = stood = 0
-    for item in sent[:MAX_PROMPTS]:
+    for item in sent[:max_prompts]:
         row = view.marker("before", template_tokens)
         row.extend(view.text(item.text))
         total += len(row)
-        if total > MAX_STAND_INS:
+        if total > max_stand_ins:
             break
         rows.append(row)
         if item.tokens is not None:

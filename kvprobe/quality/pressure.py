@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -16,10 +17,12 @@ from kvprobe.observe.dialects import Page
 from kvprobe.observe.metrics import MetricsClient
 
 FULL_RATIO = 0.95
-FILLERS = 12
+FILLERS = 8
 """The pool is held by so many requests, so that the room that is left comes and goes in small pieces."""
-POLL_S = 0.2
-REACH_S = 90.0
+PROMPT_SHARE = 0.3
+"""Of a filler: the rest it generates, which is what holds its blocks for a while."""
+POLL_S = 0.1
+REACH_S = 40.0
 """To fill the pool before the first question."""
 FILLER_TIMEOUT_S = 600.0
 MAX_AT_ONCE = 64
@@ -59,8 +62,8 @@ class Pressure:
         insecure: bool,
     ) -> None:
         self._url, self._model = base_url, model
-        self._words = max(8, int(filler_tokens * 0.6 / word_tokens))
-        self._output_tokens = max(8, int(filler_tokens * 0.4))
+        self._words = max(8, int(filler_tokens * PROMPT_SHARE / word_tokens))
+        self._output_tokens = max(8, int(filler_tokens * (1 - PROMPT_SHARE)))
         self._metrics = MetricsClient(metrics_url, dict(headers), insecure=insecure)
         self._client = httpx.Client(
             headers=dict(headers), timeout=FILLER_TIMEOUT_S, verify=not insecure, trust_env=False
@@ -99,7 +102,14 @@ class Pressure:
             self.seen.values.append(usage)
             if usage >= FULL_RATIO:
                 self._full.set()
-            elif self._running < MAX_AT_ONCE:
+            else:
+                self._top_up(FULL_RATIO - usage)
+
+    def _top_up(self, missing: float) -> None:
+        """So many fillers as the missing share of the pool holds, at their full length, and one more:
+        those that run have most of their length still before them."""
+        for _ in range(math.ceil(missing * FILLERS) + 1):
+            if self._running < MAX_AT_ONCE:
                 self._start_filler()
 
     def _start_filler(self) -> None:

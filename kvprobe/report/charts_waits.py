@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kvprobe.report.charts_time import latency_tick, log_ends
 from kvprobe.report.content import Figure, Num, Series, Table
 from kvprobe.report.reduce import steps
-from kvprobe.report.run_series import Gaps, Points, ServerWait
+from kvprobe.report.run_gaps import GapClass, Gaps
+from kvprobe.report.run_series import Points, ServerWait
 from kvprobe.report.scales import Scale
 from kvprobe.report.svg import BOTTOM, RIGHT, TOP, Drawing, left_margin, panel_title, x_axis, y_axis
 from kvprobe.report.words import Words
@@ -19,13 +20,30 @@ GAP_FLOOR_S = 1e-5
 """Smallest gap that a logarithmic axis shows; chunks of one receive have none and stand at its left end."""
 
 
+def _curves(w: Words, found: Gaps) -> list[tuple[str, str, Points]]:
+    """(style, name, points): alone, then beside prefill, in classes where there are several."""
+    curves = [("s1", w("no other request in prefill"), steps(found.alone.tolist()))]
+    if len(found.by_tokens) < 2:
+        beside = steps(found.beside_prefill.tolist())
+        curves.append(("s2 d2", w("another request in prefill"), beside))
+    else:
+        for style, part in zip(_CLASS_STYLES, found.by_tokens, strict=False):
+            curves.append((style, _class_name(w, part), steps(part.seconds.tolist())))
+    return [curve for curve in curves if curve[2]]
+
+
+_CLASS_STYLES = ("s3 d2", "s5 d3", "s2 d2", "s4 d3")
+
+
+def _class_name(w: Words, part: GapClass) -> str:
+    if part.high is None:
+        return w("above {n} prompt tokens in prefill", n=whole(part.low))
+    return w("{a} to {b} prompt tokens in prefill", a=whole(part.low + (part.low > 0)), b=whole(part.high))
+
+
 def gaps_chart(w: Words, found: Gaps) -> Figure:
-    """How large are the gaps between chunks: alone, and while another request was being prefilled."""
-    named = [
-        ("s1", w("no other request in prefill"), steps(found.alone.tolist())),
-        ("s2 d2", w("another request in prefill"), steps(found.beside_prefill.tolist())),
-    ]
-    kept = [(style, name, points) for style, name, points in named if points]
+    """How large are the gaps between chunks: alone, and while other requests were being prefilled."""
+    kept = _curves(w, found)
     return Figure(
         name="gaps",
         title=w("Gaps between chunks (inter-chunk latency)"),

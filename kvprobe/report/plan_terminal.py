@@ -12,6 +12,7 @@ from rich.text import Text
 from kvprobe.plan.document import PlanDocument
 from kvprobe.report import plan_text as words
 from kvprobe.report.ink import Ink
+from kvprobe.report.replay_planned import replay_lines
 from kvprobe.summary.units import percent, size, whole
 
 BAR_CELLS = 18
@@ -112,6 +113,7 @@ def _at_once_rows(ink: Ink, plan: PlanDocument) -> list[tuple[str, RenderableTyp
         capped = held.cap is not None and held.cap_name != held.binds
         cap = f"; at most {whole(held.cap or 0)} by {held.cap_name}" if capped else ""
         rows.append(("binds", ink.text(f"{held.binds}{cap}")))
+    rows += [("replay" if n == 0 else "", ink.text(line)) for n, line in enumerate(replay_lines(plan.replay))]
     if held.shortfall is not None:
         short = held.shortfall
         blocks = f", {whole(short.blocks)} blocks" if short.blocks is not None else ""

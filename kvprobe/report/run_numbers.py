@@ -9,7 +9,8 @@ from kvprobe.report import charts_capacity as capacity_charts
 from kvprobe.report import charts_time, charts_waits
 from kvprobe.report.content import Block, Facts, Inline, Num, Para, Said, Section, Table
 from kvprobe.report.run_first import requests_text
-from kvprobe.report.run_series import gaps, request_rates, server_wait, waits
+from kvprobe.report.run_gaps import gaps
+from kvprobe.report.run_series import request_rates, server_wait, waits
 from kvprobe.report.run_view import RunView, percentile
 from kvprobe.summary.latency import Distribution
 from kvprobe.summary.units import figures, seconds, whole

@@ -6,7 +6,7 @@ from collections import defaultdict
 from statistics import median
 
 from kvprobe.evidence.rundata import RunData
-from kvprobe.report import charts_memory, charts_time
+from kvprobe.report import charts_memory, charts_prefix, charts_time
 from kvprobe.report.charts_memory import Bar, HitPoint
 from kvprobe.report.content import Block, Facts, Inline, Para, Said, Section
 from kvprobe.report.run_series import Span, gauge, increments, total
@@ -144,7 +144,16 @@ def prefix(view: RunView) -> Section:
     chart = _hit_chart(view)
     if chart is not None:
         blocks.append(chart)
+    if (tree := shared_tree(view)) is not None:
+        blocks.append(tree)
     return Section("prefix", w("Prefix cache"), blocks)
+
+
+def shared_tree(view: RunView) -> Block | None:
+    """What the run's prompts share, as it was found when it ended; null for runs that did not look."""
+    facts = view.data.facts if view.data is not None else []
+    value = next((f.value for f in reversed(facts) if f.name == charts_prefix.FACT), None)
+    return charts_prefix.tree_chart(view.w, value)
 
 
 def _hit_chart(view: RunView) -> Block | None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.rundata import RunData
 from kvprobe.evidence.samples import Sample
+from kvprobe.report.run_gaps import chunk_ends
 from kvprobe.summary import activity
 from kvprobe.summary.latency import NS
 from kvprobe.summary.latency import ttft_s as ttft_of
@@ -123,43 +123,6 @@ def _between(buckets: list[tuple[float, float]], q: float) -> tuple[float, float
     return None
 
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Gaps between chunks, seconds, sorted: those in which no other request was being prefilled, and
-    those that another request's prefill (sent, no token yet) overlapped."""
-
-    alone: Floats
-    beside_prefill: Floats
-
-
-def gaps(records: Sequence[RequestRecord]) -> Gaps:
-    """Of the measured requests that ended well; every request's prefill counts, warm-up too."""
-    sent = np.sort(np.array([r.sent_ns for r in records if r.first_token_ns and r.sent_ns], dtype=np.int64))
-    first = np.sort(
-        np.array([r.first_token_ns for r in records if r.first_token_ns and r.sent_ns], dtype=np.int64)
-    )
-    kept = [r for r in records if not r.warmup and r.failure is None and r.first_token_ns and r.gaps_ns]
-    lengths = np.array([g for r in kept for g in r.gaps_ns], dtype=np.int64)
-    ends = _chunk_ends(kept, lengths)
-    # Requests sent before the gap ended, less those that had their first token before it began.
-    open_at = np.searchsorted(sent, ends, "left") - np.searchsorted(first, ends - lengths, "right")
-    seconds = lengths.astype(np.float64) * NS
-    return Gaps(np.sort(seconds[open_at <= 0]), np.sort(seconds[open_at > 0]))
-
-
-def _chunk_ends(kept: Sequence[RequestRecord], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The instant at which each gap ended, ns: the first token and the gaps up to it."""
-    counts = np.array([len(r.gaps_ns) for r in kept], dtype=np.int64)
-    firsts = np.array([r.first_token_ns or 0 for r in kept], dtype=np.int64)
-    summed = np.cumsum(lengths)
-    before = np.concatenate(([0], summed))[np.cumsum(counts) - counts]
-    ends: NDArray[np.int64] = np.repeat(firsts - before, counts) + summed
-    return ends
-
-
 def waits(records: Sequence[RequestRecord], span: Span) -> tuple[Points, Points]:
     """(start, TTFT) of measured requests: those with nothing from the prefix cache, and those with."""
     cold: Points = []
@@ -217,7 +180,7 @@ def output_rate(records: Sequence[RequestRecord], start_ns: int, end_ns: int, va
     lengths = np.array([g for r in kept for g in r.gaps_ns], dtype=np.int64)
     firsts = np.array([r.first_token_ns or 0 for r in kept], dtype=np.int64)
     each = np.array([(r.completion_tokens or 0) / (1 + len(r.gaps_ns)) for r in kept])
-    at = np.concatenate((firsts, _chunk_ends(kept, lengths)))
+    at = np.concatenate((firsts, chunk_ends(kept, lengths)))
     tokens = np.concatenate((each, np.repeat(each, [len(r.gaps_ns) for r in kept])))
     inside = (at >= start_ns) & (at < end_ns)
     index = (at[inside] - start_ns) * _BATCHES // (end_ns - start_ns)

@@ -18,10 +18,13 @@ from kvprobe.evidence.rundata import RunData, Status
 from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.load.prompt_layout import analyse_prompts
 from kvprobe.load.prompts import PromptSource
+from kvprobe.prefixes.ceilings import Conditions
+from kvprobe.prefixes.of_run import prefix_facts
 from kvprobe.run import logs_beside
 from kvprobe.run.interrupts import Interrupts
 from kvprobe.run.options import LoadEnding, Prepared, RunOutcome
 from kvprobe.run.progress import Progress
+from kvprobe.summary.memory import memory
 
 if TYPE_CHECKING:
     from kvprobe.diagnose.model import Diagnosis
@@ -153,11 +156,16 @@ def _prompt_facts(prepared: Prepared, data: RunData) -> list[Fact]:
     for request, record in zip(planned, sent, strict=True):
         request.warmup = record.warmup
     block_size = _block_size(data)
-    facts = analyse_prompts(
+    lead = _template_prefix_tokens(prepared.calibration, planned)
+    facts = analyse_prompts(planned, source.tokens_of, block_size, lead)
+    facts += prefix_facts(
         planned,
+        sent,
         source.tokens_of,
-        block_size,
-        _template_prefix_tokens(prepared.calibration, planned),
+        prepared.calibration,
+        lead,
+        Conditions(block_tokens=block_size, pool_tokens=memory(data).kv_pool_tokens),
+        prepared.workload.request.extra_body,
     )
     aimed = source.aimed_hit_rate(block_size)
     warmup = {r.plan_index for r in sent if r.warmup}

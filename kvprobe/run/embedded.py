@@ -22,6 +22,7 @@ from typing import Any
 from kvprobe import children
 from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
 from kvprobe.evidence.spool import storage_error
+from kvprobe.run import start_failure
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
@@ -94,27 +95,15 @@ class EmbeddedServer:
 
     def _failed_to_start(self, *, timed_out: bool) -> KvprobeError:
         tail = self.log_tail()
-        self.stop()
+        if self._process is not None:
+            self._end(self._process)
         if timed_out:
-            return TargetError(
-                Problem(
-                    "server_start",
-                    f"the bundled server was not ready within {START_TIMEOUT_S:g} s: {tail}",
-                    None,
-                )
-            )
-        if self.exit_code() in (0, 2):  # 0: it did what an option such as --help asks for
-            refused = "refused its options" if self.exit_code() == 2 else "ended without listening"
-            return UsageError(
-                Problem("server_args", f"the bundled server {refused}: {tail}", "see `kvprobe serve --help`")
-            )
-        return TargetError(
-            Problem(
-                "server_start",
-                f"the bundled server ended with code {self.exit_code()}: {tail}",
-                "see `kvprobe serve`",
-            )
-        )
+            message = f"the bundled server was not ready within {START_TIMEOUT_S:g} s: {tail}"
+            failure: KvprobeError = TargetError(Problem("server_start", message, None))
+        else:
+            failure = start_failure.ended(self.log_path, tail, self.exit_code())
+        self.stop()  # and the log goes with it
+        return failure
 
     def log_tail(self) -> str:
         """The last lines of its log, for an error message."""

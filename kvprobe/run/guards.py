@@ -153,6 +153,18 @@ def watch_of(prepared: Prepared) -> AbortWatch:
     return AbortWatch(prepared.run_dir.spool_dir, rules, prepared.budgets)
 
 
+def idle_rules(workload: Workload) -> str | None:
+    """What to say of abort rules whose grace time is as long as the whole load; null when there are none."""
+    if workload.duration_s is None:
+        return None
+    load_s = workload.duration_s + (workload.warmup.duration_s or 0.0)
+    idle = [a for a in workload.abort if a.grace_s >= load_s]
+    if not idle:
+        return None
+    told = ", ".join(f"`{a.when}` ({a.grace_s:g} s)" for a in idle)
+    return f"can hardly stop a load of {load_s:g} s, their grace time is as long: abort rules {told}"
+
+
 def peak_rate_per_s(workload: Workload) -> float | None:
     """The highest rate that the schedule asks for; null for a closed loop and for a trace."""
     opened = workload.arrival.open

@@ -38,6 +38,9 @@ def prepare(
     guards.check_caps(workload)
     check_scale(options, workload)
     log_marks = logs_beside.mark(options.logs)
+    if given is not None and given.server is not None:
+        # The suite's server writes one log for all parts: this run keeps what comes during its own time.
+        log_marks += logs_beside.mark([given.server.log_path])
     key = targets.api_key(options.api_key_env)
     base_url, metrics_url = _addresses(options)
     server = given.server if given is not None else None

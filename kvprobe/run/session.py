@@ -34,6 +34,8 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
     `given` is what a suite has ready for this run: the workload, and a server that goes on after it."""
     workload = load_workload(options.workload, options.sets) if given is None else given.workload
     workload = guards.with_gates(workload, options)
+    if (idle := guards.idle_rules(workload)) is not None:
+        progress.say(idle)
     with Interrupts() as interrupts, ExitStack() as stack:
         prepared: Prepared | None = None
         page = metrics_page(options, progress, stack)

@@ -18,6 +18,8 @@ class Item:
     load: float | None
     workload: Workload
     server_args: tuple[str, ...]
+    fresh_server: bool
+    """A bundled server of its own, though one with these options runs: what that holds would be met again."""
     says: str
     """For the person who watches: `2 of 6: distinct, round 1`."""
 

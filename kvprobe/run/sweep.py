@@ -84,6 +84,7 @@ class SweepPlan:
             load=load,
             workload=self.at(load),
             server_args=self.server_args,
+            fresh_server=self.workload.salt == "none",
             says=f"step {len(runs) + 1}: {load_text(load)} {unit}{again}",
         )
 

@@ -148,8 +148,10 @@ def _words(allow_list: str) -> list[str]:
 
 
 def _unusable(allow_list: str) -> list[str]:
-    """Words that can never allow anything, such as a URL or a host with its port."""
-    return [w[:60] for w in _words(allow_list) if _network(w) is None and not _HOST_WORD.match(w)]
+    """Words that can never allow anything, such as a URL or a host with its port; without what could be
+    a password or a key in them."""
+    bad = [w for w in _words(allow_list) if _network(w) is None and not _HOST_WORD.match(w)]
+    return [re.sub(r".*@", "...@", w.partition("?")[0])[:60] for w in bad]
 
 
 def _network(word: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

@@ -9,6 +9,7 @@ is counted as censored (Kaplan & Meier), never dropped and never taken as a valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -105,7 +106,7 @@ def chunk_instants_ns(r: RequestRecord) -> list[int]:
     """When each content chunk came, from the first token and the gaps."""
     if r.first_token_ns is None:
         return []
-    return [int(t) for t in np.cumsum([r.first_token_ns, *r.gaps_ns])]
+    return list(accumulate(r.gaps_ns, initial=r.first_token_ns))
 
 
 LATENCIES: dict[str, tuple[Instant, Callable[[RequestRecord], int | None]]] = {

@@ -207,6 +207,8 @@ def median_ratio(
 def _resampled_medians(data: Floats, rng: np.random.Generator, block: int, resamples: int) -> Floats:
     n = int(data.size)
     block = max(1, min(block, n))
+    if block == 1 and n >= _MANY:
+        return _drawn_medians(np.sort(data), rng, resamples)
     blocks = math.ceil(n / block)
     offsets = np.arange(block)
     medians = np.empty(resamples)
@@ -215,6 +217,24 @@ def _resampled_medians(data: Floats, rng: np.random.Generator, block: int, resam
         picked = (starts[:, None] + offsets[None, :]).ravel()[:n] % n
         medians[i] = np.median(data[picked])
     return medians
+
+
+_MANY = 1_000
+"""Values from which on a resample's median is drawn as such, not from a resample."""
+
+
+def _drawn_medians(ordered: Floats, rng: np.random.Generator, resamples: int) -> Floats:
+    """Medians of resamples without the resamples: the ranks picked are order statistics of n uniform
+    draws, of which the k-th is Beta(k, n - k + 1) and the next one the least of those left (David &
+    Nagaraja, Order Statistics, ch. 2). The distribution is the same one, the work no longer grows with n."""
+    n = int(ordered.size)
+    k = (n + 1) // 2
+    at = rng.beta(k, n - k + 1, resamples)
+    low = ordered[np.minimum((at * n).astype(np.int64), n - 1)]
+    if n % 2:
+        return low
+    after = at + (1.0 - at) * rng.beta(1.0, n - k, resamples)
+    return (low + ordered[np.minimum((after * n).astype(np.int64), n - 1)]) / 2.0
 
 
 def censored_quantile(events: Floats, censored: Floats, q: float) -> float | None:

@@ -216,6 +216,8 @@ def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:
     chunks = chunk_instants_ns(record)
     if not chunks:
         return 0.0
+    if start_ns <= chunks[0] and chunks[-1] <= end_ns:
+        return 1.0
     return sum(1 for t in chunks if start_ns <= t <= end_ns) / len(chunks)
 
 

@@ -55,6 +55,10 @@ class Step(msgspec.Struct, kw_only=True):
     tpot_s: dict[str, Bound] = msgspec.field(default_factory=dict)
     queue_s: float | None = None
     """Mean time in the server's queue, as it says itself."""
+    queue_p50_s: float | None = None
+    """Median of it, from the growth of the histogram's buckets over the step."""
+    queue_p50_at_least: bool = False
+    """Whether the median lies above the histogram's last edge: `queue_p50_s` then is that edge."""
     max_active: int | None = None
     backlog: Backlog | None = None
     valid: bool = True
@@ -101,7 +105,7 @@ def judge(step: Step, axis: Axis, limits: Limits) -> tuple[Verdict, str]:
     if not step.valid:
         return "invalid", step.invalid_because or "the measurement is invalid"
     if step.failed_share is not None and step.failed_share > limits.failed_share:
-        return "failed", f"{percent(step.failed_share)} of the requests failed or were never sent"
+        return _judge_failures(step, step.failed_share, limits.failed_share)
     queue: tuple[Verdict, str] = ("sustained", "")
     if axis == "rate":
         queue = judge_backlog(step, limits)
@@ -113,7 +117,24 @@ def judge(step: Step, axis: Axis, limits: Limits) -> tuple[Verdict, str]:
     for found in (queue, slo):
         if found is not None and found[0] == "undecided":
             return found
-    return "sustained", "; ".join(why for _, why in (queue, slo or queue) if why) or "no limit was set"
+    said = [why for _, why in (queue, slo or ("sustained", "")) if why]
+    return "sustained", "; ".join(said) or "no limit was set"
+
+
+def _judge_failures(step: Step, share: float, limit: float) -> tuple[Verdict, str]:
+    """More than may fail did. One of a few is no rate of failures: its lower bound must lie above, too.
+
+    One-sided 95 % bound of a share by Wilson (1927); of a published share without a count, the share.
+    """
+    told = f"{percent(share)} of the requests failed or were never sent"
+    if step.requests is None or not limit:
+        return "failed", told
+    n, z = max(step.requests, 1), 1.645
+    middle = share + z * z / (2 * n)
+    spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) if share <= 1 else 0.0
+    if (middle - spread) / (1 + z * z / n) > limit:
+        return "failed", told
+    return "undecided", f"{told}: too few to tell whether more than {percent(limit)} fail"
 
 
 def judge_backlog(step: Step, limits: Limits) -> tuple[Verdict, str]:
@@ -131,8 +152,9 @@ def judge_backlog(step: Step, limits: Limits) -> tuple[Verdict, str]:
     interval = f"[{_signed(found.lo_per_s)}, {_signed(found.hi_per_s)}]"
     if found.lo_per_s > 0 and found.growth_per_s > allowed and found.rise >= MATERIAL_RISE:
         if found.settling:
+            why = "so does what is served" if found.done_per_s != 0.0 else "none was done yet"
             return "undecided", (
-                f"requests in flight rise by {_two(found.growth_per_s)}/s, but so does what is served: "
+                f"requests in flight rise by {_two(found.growth_per_s)}/s, but {why}: "
                 f"{seconds(found.seconds)} are too short to tell a backlog from a load that settles"
             )
         if found.done_hi_per_s is not None and found.done_hi_per_s >= step.load:
@@ -224,7 +246,8 @@ def find_knee(steps: Sequence[Step], axis: Axis = "users") -> Knee | None:
     of throughput is laid beside that of the load, ln(throughput ratio) / ln(load ratio) < 1/2, or TTFT
     rises at least four times as much as throughput (Kleinrock's power, throughput over delay, falls).
     """
-    for a, b in pairwise(sorted((s for s in steps if s.valid), key=lambda s: s.load)):
+    ordered = sorted((s for s in steps if s.valid), key=lambda s: s.load)
+    for a, b in pairwise(ordered):
         measured = _throughputs(a, b, axis)
         first, second = a.ttft_s.get("p50", a.ttft_s.get("mean")), b.ttft_s.get("p50", b.ttft_s.get("mean"))
         if measured is None or first is None or second is None or not first.value or not second.value:
@@ -234,7 +257,8 @@ def find_knee(steps: Sequence[Step], axis: Axis = "users") -> Knee | None:
         low, high, measure = measured
         ttft_ratio = second.value / first.value
         elasticity = math.log(high / low) / math.log(b.load / a.load)
-        dear = elasticity < KNEE_ELASTICITY or ttft_ratio >= KNEE_DEAR * high / low
+        flat = elasticity < KNEE_ELASTICITY and not _follows_later(a, b, ordered, axis)
+        dear = flat or ttft_ratio >= KNEE_DEAR * high / low
         if dear and ttft_ratio >= KNEE_TTFT:
             return Knee(
                 below=a.load,
@@ -244,6 +268,14 @@ def find_knee(steps: Sequence[Step], axis: Axis = "users") -> Knee | None:
                 measure=measure,
             )
     return None
+
+
+def _follows_later(a: Step, b: Step, ordered: Sequence[Step], axis: Axis) -> bool:
+    """Whether throughput follows the load from `a` to some load above `b`: a dip between is no knee."""
+    later = [(c, found) for c in ordered if c.load > b.load and (found := _throughputs(a, c, axis))]
+    return any(
+        math.log(high / low) >= KNEE_ELASTICITY * math.log(c.load / a.load) for c, (low, high, _) in later
+    )
 
 
 def _throughputs(a: Step, b: Step, axis: Axis) -> tuple[float, float, Literal["tokens", "requests"]] | None:

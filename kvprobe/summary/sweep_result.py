@@ -73,5 +73,6 @@ def undecided_because_invalid(result: SweepResult) -> bool:
         return False
     if result.interval is None:
         return result.knee is None
-    lo, hi = result.interval.lo, result.interval.hi
+    at, hi = result.interval.lo_step, result.interval.hi
+    lo = result.steps[at].load if at is not None else None
     return lo is None or (hi is None and max(lost) > lo)

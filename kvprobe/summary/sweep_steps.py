@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.rundata import RunData
+from kvprobe.observe.aggregate import Buckets, Quantile, bucket_growth, quantile
 from kvprobe.summary import activity
 from kvprobe.summary.backlog import Backlog, backlog
 from kvprobe.summary.build import Summary, measured_rows
@@ -13,6 +14,7 @@ from kvprobe.summary.sweep import Bound, Step
 SKIPPED_SHARE = 0.2
 """Of the step: at its start the requests in flight rise to their level, whatever the rate."""
 PERCENTILES = ("p50", "p95", "p99")
+QUEUE = "engine.queue_seconds"
 CUT = "cancelled_at_end"
 """What was in flight when the step was over: backlog, and no failure of the server's."""
 
@@ -21,6 +23,7 @@ def step_of(run: RunData, summary: Summary, load: float, *, valid: bool, because
     """The numbers of one step; its verdict is for `sweep.judge`."""
     measured = measured_rows(run)
     start, end = _issuing(measured, summary)
+    middle = queue_p50(run)
     return Step(
         load=load,
         served_per_s=_served(run, start, end),
@@ -30,6 +33,8 @@ def step_of(run: RunData, summary: Summary, load: float, *, valid: bool, because
         ttft_s=bounds(summary.metrics.ttft_s),
         tpot_s=bounds(summary.metrics.tpot_s),
         queue_s=queue_s(run),
+        queue_p50_s=middle.value if middle is not None else None,
+        queue_p50_at_least=middle is not None and middle.at_least,
         max_active=summary.metrics.max_active,
         backlog=_backlog(run, start, end),
         valid=valid,
@@ -51,9 +56,33 @@ def bounds(found: Distribution) -> dict[str, Bound]:
 
 def queue_s(run: RunData) -> float | None:
     """Mean time in the server's queue over the load; null where it exports none."""
-    total = activity.increase(run.samples, "engine.queue_seconds_sum")
-    count = activity.increase(run.samples, "engine.queue_seconds_count")
+    total = activity.increase(run.samples, f"{QUEUE}_sum")
+    count = activity.increase(run.samples, f"{QUEUE}_count")
     return total.value / count.value if total is not None and count is not None and count.value > 0 else None
+
+
+def queue_p50(run: RunData) -> Quantile | None:
+    """Median time in the server's queue of what left it during the load; null where it exports no buckets."""
+    at: dict[int, Buckets] = {}
+    for sample, value in activity.readings(run.samples, f"{QUEUE}_bucket"):
+        edge = _edge(sample.labels.get("le"))
+        if edge is not None:
+            here = at.setdefault(sample.t_ns, {})
+            here[edge] = here.get(edge, 0.0) + value
+    if len(at) < 2:
+        return None
+    marks = [activity.mark_ns(run.samples, mark) for mark in (activity.LOAD_START, activity.LOAD_END)]
+    first = min(at, key=lambda t: abs(t - marks[0])) if marks[0] is not None else min(at)
+    last = min(at, key=lambda t: abs(t - marks[1])) if marks[1] is not None else max(at)
+    grown = bucket_growth(at[first], at[last]) if first < last else None
+    return quantile(grown, 0.5) if grown is not None else None
+
+
+def _edge(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
 
 
 def _issuing(measured: list[RequestRecord], summary: Summary) -> tuple[int | None, int | None]:

@@ -14,15 +14,28 @@ QUEUEING_SHARE = 0.5
 
 def overload_text(step: Step) -> str:
     """What a rate above the server's means for everything measured at it."""
-    ttft = step.ttft_s.get("mean", Bound()).value or step.ttft_s.get("p50", Bound()).value
     told = step.why if step.why.endswith(".") else f"{step.why}."
-    if step.queue_s is not None and ttft and step.queue_s >= QUEUEING_SHARE * ttft:
-        wait = f"TTFT is queueing (server queue {seconds(step.queue_s)} on average), not prefill."
-    elif step.queue_s is not None and ttft:
-        wait = f"Of a TTFT of {seconds(ttft)}, the server's queue is {seconds(step.queue_s)} so far."
+    queue, of_queue, ttft = _queue(step)
+    if queue is not None and ttft and queue >= QUEUEING_SHARE * ttft:
+        wait = f"TTFT is queueing ({of_queue}), not prefill."
+    elif queue is not None and ttft:
+        wait = f"Of a TTFT of {seconds(ttft)}, the server's queue is {seconds(queue)} so far."
     else:
         wait = "TTFT holds the wait in the queue (the server exports no queue time)."
     return f"{told} {wait} Percentiles at this rate depend on run length: do not quote."
+
+
+def _queue(step: Step) -> tuple[float | None, str, float | None]:
+    """(time in the queue, its name, the TTFT of the same kind): medians where the server has buckets,
+    else means."""
+    middle = step.ttft_s.get("p50", Bound()).value
+    mean = step.ttft_s.get("mean", Bound()).value or middle
+    if step.queue_p50_s is not None:
+        above = "above " if step.queue_p50_at_least else ""
+        return step.queue_p50_s, f"server queue p50 {above}{seconds(step.queue_p50_s)}", middle or mean
+    if step.queue_s is not None:
+        return step.queue_s, f"server queue {seconds(step.queue_s)} on average", mean
+    return None, "", mean
 
 
 def knee_text(knee: Knee | None, steps: Sequence[Step], axis: Axis) -> str:

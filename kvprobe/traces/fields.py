@@ -53,7 +53,8 @@ def seconds(value: object, name: str, unit_s: float = 1.0) -> float:
         raise BadCell(f"has {shown(value)} for `{name}`, which is no time in {_unit_name(unit_s)}")
     found = number * unit_s
     if not (math.isfinite(found) and 0 <= found <= MAX_TIME_S):
-        raise BadCell(f"has {shown(value)} for `{name}`, which is no time from 0 on")
+        most = f"{MAX_TIME_S:,.0f} s"
+        raise BadCell(f"has {shown(value)} for `{name}`, which is no time from 0 to {most}")
     return found
 
 

@@ -41,7 +41,11 @@ def open_bytes(path: Path) -> BufferedReader:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise trace_error(path, f"cannot be read: {why}", "give a file that can be read") from error
-    start = file.read(6)
+    try:
+        start = file.read(6)
+    except OSError as error:
+        file.close()
+        raise trace_error(path, f"cannot be read: {error.strerror}", "give a file that can be read") from error
     packed = next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
     if packed is not None:
         file.close()

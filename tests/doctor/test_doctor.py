@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -18,11 +20,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvprobe.cli.main import main
-from kvprobe.doctor import machine
+from kvprobe.doctor import asking, machine
 from kvprobe.doctor.model import doctor_schema
 from kvprobe.doctor.prefix_probe import possible_units
+from kvprobe.doctor.target import stream
 from tests.e2e.conftest import Result, Server, command, kvprobe, start_server
-from tests.faults.kit import DONE, chunk, playing, serve
+from tests.faults.kit import (
+    DONE,
+    OK_HEAD,
+    Exchange,
+    Fault,
+    answer,
+    chunk,
+    data,
+    http_chunk,
+    playing,
+    serve,
+    usage,
+)
 from tests.faults.test_tls_faults import certificate, server_context
 
 __all__ = ["start_server"]
@@ -86,6 +101,74 @@ def test_a_stream_that_ends_without_an_end() -> None:
         result = kvprobe("doctor", server.url, "--no-self-test", "--json")
     assert result.code == 99
     assert checks(result)["reachable"]["status"] == "fail"
+
+
+MODELS = answer(json.dumps({"data": [{"id": "m"}]}).encode())
+OLD_ANSWER = data({"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+
+
+def by_path(pages: dict[bytes, bytes]) -> Fault:
+    """A server that answers each path with its page, on one connection after the other."""
+
+    async def play(exchange: Exchange) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                path = (await exchange.request()).split(b" ", 2)[1]
+                await exchange.send(pages.get(path, answer(b"{}", status="404 Not Found")))
+
+    return play
+
+
+def streamed(*events: bytes) -> bytes:
+    return answer(b"".join((*events, usage(prompt_tokens=9, completion_tokens=2), DONE)), "text/event-stream")
+
+
+def test_a_base_model_without_a_chat_template_is_asked_for_completions() -> None:
+    refusal = answer(b'{"error": {"message": "you must provide a chat template"}}', status="400 Bad Request")
+    pages = {
+        b"/v1/models": MODELS,
+        b"/v1/chat/completions": refusal,
+        b"/v1/completions": streamed(OLD_ANSWER),
+    }
+    with serve(by_path(pages)) as server:
+        result = kvprobe("doctor", server.url, "--no-self-test", "--json")
+    assert result.code == 0
+    found = checks(result)["stream"]
+    assert (found["status"], "chat template" in found["text"]) == ("warn", True)
+    assert "endpoint=completions" in found["fix"]
+    assert checks(result)["usage"]["status"] == "ok"
+
+
+def test_of_several_models_one_has_to_be_named_and_the_target_was_reached() -> None:
+    listed = answer(json.dumps({"data": [{"id": "base"}, {"id": "lora-\x1b[2J"}]}).encode())
+    with serve(by_path({b"/v1/models": listed})) as server:
+        result = kvprobe("doctor", server.url, "--no-self-test", "--json")
+    found = checks(result)
+    assert result.code == 99
+    assert (found["reachable"]["status"], found["model"]["status"]) == ("ok", "fail")
+    assert "--model" in found["model"]["fix"]
+
+
+def test_an_answer_of_reasoning_alone_is_told() -> None:
+    thought = chunk(reasoning_content="hm", finish="length")
+    with serve(by_path({b"/v1/models": MODELS, b"/v1/chat/completions": streamed(thought)})) as server:
+        found = checks(kvprobe("doctor", server.url, "--no-self-test", "--json"))
+    assert (found["stream"]["status"], "reasoning" in found["stream"]["text"]) == ("ok", True)
+
+
+def test_a_stream_that_hangs_in_the_middle_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ANSWER_TIMEOUT_S", 0.5)
+
+    async def hang(exchange: Exchange) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await exchange.request()
+            await exchange.send(OK_HEAD, http_chunk(chunk("a")))
+            await exchange.request()
+
+    with serve(hang) as server, httpx.Client(trust_env=False) as client:
+        told = asking.stream_one(client, server.url, "m", "x", 8)
+    assert (told.chunks_with_text, told.error) == (1, "nothing came for 0.5 s")
+    assert stream(told).status == "fail"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="install openssl for certificates")

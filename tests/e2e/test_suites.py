@@ -106,6 +106,9 @@ def test_a_suite_against_a_target_with_thresholds_and_junit(
     assert named["one", "error_rate < 1%"] == "pass"
     assert named["all", "ttft.p50 < 1us"] == "fail"
     assert junit.read_text().count("<testsuite ") == 2
+    again = tmp_path / "again.xml"
+    assert kvprobe("report", result.document["run_dir"], "--junit", str(again)).code == 0
+    assert again.read_text() == junit.read_text(), "the thresholds belong to the runs"
     assert server.process.poll() is None, "the target is not ours to stop"
 
 

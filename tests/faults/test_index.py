@@ -41,7 +41,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
         f"{TRANSPORT}::test_statuses",
         f"{RUNS}::test_f9_failures_are_grouped_by_status_with_a_few_samples_cut_short",
     ),
-    "F10": (f"{RUNS}::test_f10_throttled_requests_are_counted_and_never_sent_again",),
+    "F10": (
+        f"{RUNS}::test_f10_throttled_requests_are_counted_and_never_sent_again",
+        f"{RUNS}::test_f10_a_workload_may_obey_retry_after_and_says_so",
+    ),
     "F11": (
         f"{RUNS}::test_f11_a_refused_key_ends_the_run_at_once",
         "load/test_worker.py::test_a_refused_key_ends_the_load_at_once",

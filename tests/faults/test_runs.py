@@ -11,11 +11,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvprobe.evidence.rundata import load_run
 from tests.e2e.conftest import RUN_TIMEOUT_S, Result, Server, command, kvprobe, start_server
 from tests.faults.kit import Exchange, Fault, answer, serve
 from tests.load.truth import truth_server
@@ -99,12 +101,12 @@ def test_f10_a_workload_may_obey_retry_after_and_says_so(tmp_path: Path) -> None
     assert all(b - a >= 1_000_000_000 for a, b in pairwise(sent)), "no user asks before its time"
 
 
-@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-def test_f11_a_refused_key_ends_the_run_at_once(status: str, tmp_path: Path) -> None:
+def test_f11_a_refused_key_ends_the_run_at_once(tmp_path: Path) -> None:
+    """401 here; that 403 is the same failure stands with the streams."""
     seen: list[bytes] = []
 
     async def complete(exchange: Exchange, n: int) -> None:
-        await exchange.send(answer(b'{"error": "no"}', status=status))
+        await exchange.send(answer(b'{"error": "no"}', status="401 Unauthorized"))
 
     with serve(target(complete, seen)) as server:
         result = run(server.url, tmp_path, "--set", "requests=500", "--users", "1")
@@ -118,7 +120,7 @@ def test_f21_a_server_that_restarts_and_returns(start_server: Callable[..., Serv
     first = start_server()
     port = first.url.rpartition(":")[2]
     argv = ["run", "distinct", "--target", first.url, "--out", str(tmp_path), "--json", *SMALL, *PATIENT]
-    argv += ["--rate", "6", "--duration", "60s"]
+    argv += ["--rate", "8", "--duration", "60s"]
     process = subprocess.Popen(command(*argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         rows = await_rows(process, tmp_path, 6)
@@ -127,7 +129,7 @@ def test_f21_a_server_that_restarts_and_returns(start_server: Callable[..., Serv
         start_server("--port", port)
         done = rows.read_bytes().count(b'"failure":null')
         deadline = time.monotonic() + 40
-        while rows.read_bytes().count(b'"failure":null') < done + 12 and time.monotonic() < deadline:
+        while rows.read_bytes().count(b'"failure":null') < done + 9 and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(1)  # two more readings of the new server's page
         process.send_signal(signal.SIGINT)
@@ -202,10 +204,12 @@ def test_f34_a_file_that_may_not_grow_ends_the_run_with_6_and_touches_no_other(t
         resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
 
     out = tmp_path / "runs"
+    earlier = out / "20260101T000000Z-distinct-00000000"
+    earlier.mkdir(parents=True)
+    for name in ("summary.json", "requests.parquet", "STATUS"):
+        (earlier / name).write_bytes(os.urandom(100))
+    kept = digest(earlier)
     with truth_server("--ttft", "2", "--itl", "1") as server:
-        before = run(server.url, out, "--set", "requests=3")
-        earlier = Path(before.document["run_dir"])
-        kept = digest(earlier)
         argv = ["run", "distinct", "--target", server.url, "--out", str(out), "--json", *SMALL]
         done = subprocess.run(
             command(*argv, "--duration", "60s"),

@@ -173,7 +173,7 @@ def test_f27_a_clock_that_jumps_is_noted_and_no_duration_moves(
     clock = tmp_path / "clock"
     clock.write_bytes(struct.pack("qq", 0, 0))
     env = {"LD_PRELOAD": str(clock_library), "KVPROBE_TEST_CLOCK": str(clock)}
-    going = start(server, tmp_path / "runs", "--users", "2", "--duration", "1500ms", env=env)
+    going = start(server, tmp_path / "runs", "--users", "2", "--duration", "3s", env=env)
     going.await_rows()
     with clock.open("r+b") as file:
         file.write(struct.pack("qq", wall_s, boot_s))

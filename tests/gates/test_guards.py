@@ -107,9 +107,12 @@ def test_f62_an_allow_list_in_the_environment(allow: str, allowed: bool) -> None
 
 def test_f62_words_of_the_allow_list_that_allow_nothing_are_named() -> None:
     environ = {target_guard.ALLOW_LIST: "lab-1, .example.org,10.0.0.0/8;,http://10.1.2.3,*,::1,10.0.0.0/8"}
+    environ[target_guard.ALLOW_LIST] += ",http://me:canary@10.1.2.3/?key=canary"
     with pytest.raises(TargetError) as caught:
         target_guard.guard("http://192.0.2.1", own_target=False, environ=environ)
-    assert "network: 10.0.0.0/8;, http://10.1.2.3, *" in caught.value.problems[0].message
+    message = caught.value.problems[0].message
+    assert "network: 10.0.0.0/8;, http://10.1.2.3, *, ...@10.1.2.3/" in message
+    assert "canary" not in message
 
 
 def test_f62_an_allow_list_by_domain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,3 +273,14 @@ def test_f29_proxies_that_are_set_are_stated_without_their_values(tmp_path: Path
         everything += path.read_bytes().decode("latin-1") if path.is_file() else ""
     assert "canary-password" not in everything
     assert os.environ.get("HTTP_PROXY") != proxy
+
+
+def test_an_abort_rule_that_can_never_stop_the_load_is_told() -> None:
+    rules = [{"when": "error_rate > 50%", "grace": "10s"}, {"when": "waiting > 5", "grace": "2s"}]
+    short = workload(requests=None, duration="8s", warmup={"duration": "2s"}, abort=rules)
+    told = guards.idle_rules(short)
+    assert told is not None
+    assert "`error_rate > 50%` (10 s)" in told
+    assert "waiting" not in told
+    assert guards.idle_rules(workload(requests=None, duration="11s", abort=rules)) is None
+    assert guards.idle_rules(workload(abort=rules)) is None, "nobody knows how long 10 requests take"

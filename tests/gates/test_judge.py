@@ -9,7 +9,7 @@ import pytest
 from kvprobe.evidence.samples import Sample
 from kvprobe.gates.expressions import parse
 from kvprobe.gates.intervals import mean_interval, wilson
-from kvprobe.gates.judge import GateResult, gates_of, judge, judged, merged
+from kvprobe.gates.judge import GateResult, judge, judged, merged
 from kvprobe.summary.build import summarise
 from tests.summary.synthetic import MS, T0, Made, failed, healthy, record
 
@@ -109,8 +109,38 @@ def test_nothing_passes_without_a_request() -> None:
         "error_rate < 1%",
         "goodput > 0/s",
         "requests_per_s >= 0",
+        "requests_failed == 0",
+        "requests_unsent == 0",
+        "preemptions == 0",
+        "max_active < 5",
+        "kv_usage.max < 0.9",
+        "waiting.p50 < 5",
     ):
-        assert not result(Made(), text).passed, text
+        # A server that was only looked at, or only warmed up, has shown nothing.
+        warm = Made(records=[record(i, sent_ms=i * 10, warmup=True) for i in range(400)])
+        for made in (Made(), warm):
+            made.marks()
+            for metric in ("engine.kv_usage_ratio", "engine.requests_waiting", "engine.preemptions_total"):
+                made.gauge(metric, [0.0] * 200, every_ms=5.0)
+            found = result(made, text)
+            assert (found.verdict, found.why) == ("not_measured", "no request was measured"), text
+
+
+def test_a_server_that_hangs_on_every_request_passes_no_latency() -> None:
+    """Every kind of statistic, and however the wait came to its end."""
+    for kind in ("timeout_first", "timeout_total", "cancelled_at_end"):
+        made = Made(records=[failed(i, kind, sent_ms=i * 10, after_ms=500) for i in range(400)])  # type: ignore[arg-type]
+        for statistic in ("p50", "p95", "p0", "mean", "min", "max"):
+            for metric in ("ttft", "e2e", "response_latency"):
+                assert not result(made, f"{metric}.{statistic} < 1s").passed, (kind, metric, statistic)
+                assert result(made, f"{metric}.{statistic} < 100ms").verdict == "fail"
+
+
+def test_contradicting_and_repeated_thresholds_are_each_judged() -> None:
+    made = steady()
+    made.workload = {"thresholds": ["ttft.p50 < 1s", "ttft.p50 > 1s", "ttft.p50 < 1s", "ttft.median < 1ms"]}
+    run = made.build()
+    assert [r.verdict for r in judged(run, summarise(run))] == ["pass", "fail", "pass", "fail"]
 
 
 def test_chunk_gaps_of_one_stream_count_for_less_than_their_number() -> None:
@@ -195,8 +225,11 @@ def test_a_run_is_judged_by_the_thresholds_of_its_own_workload() -> None:
     made = steady()
     made.workload = {"thresholds": ["ttft.p95 < 800ms", "e2e.p99 < 1ms", "no threshold", 3]}
     run = made.build()
-    assert [g.name for g in gates_of(run.workload)] == ["ttft.p95", "e2e.p99"]
-    assert [r.verdict for r in judged(run, summarise(run))] == ["pass", "fail"]
+    results = judged(run, summarise(run))
+    assert [r.verdict for r in results] == ["pass", "fail", "not_measured", "not_measured"]
+    assert [r.metric for r in results] == ["ttft.p95", "e2e.p99", "no threshold", "3"]
+    assert "no threshold that can be read: there is no metric `no`" in (results[2].why or "")
+    assert not results[2].passed, "what was demanded does not vanish"
 
 
 def test_an_option_replaces_the_same_question_and_joins_the_rest() -> None:

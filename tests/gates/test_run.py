@@ -95,8 +95,8 @@ def test_an_abort_rule_stops_the_load_and_is_named(tmp_path: Path) -> None:
 
 
 def test_an_abort_rule_on_the_server_s_own_gauge(tmp_path: Path) -> None:
-    """The truth server counts its open requests against its slots: 4 of 4 is a full cache."""
-    with truth_server("--ttft", "300", "--itl", "5", "--kv-slots", "4") as server:
+    """The truth server counts its open requests against its slots: two or more of 4 fill the cache."""
+    with truth_server("--ttft", "300", "--itl", "5", "--kv-slots", "2") as server:
         result = run(
             server.url,
             tmp_path / "runs",

@@ -29,6 +29,7 @@ BUNDLED = (
     "long_conversation",
     "tool_calls_reordered",
     "burst",
+    "cancellations",
     "trace_replay",
 )
 

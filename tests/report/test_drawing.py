@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kvprobe.report.charts_memory import best_hit
 from kvprobe.report.reduce import SPANS, peaks, steps
-from kvprobe.report.run_series import gaps, hit_share, output_rate, server_wait
+from kvprobe.report.run_gaps import gaps
+from kvprobe.report.run_series import hit_share, output_rate, server_wait
 from kvprobe.report.scales import Scale, linear_ticks, log_ticks, nice_top, text_width
 from tests.summary.synthetic import MS, T0, Made, S, record
 

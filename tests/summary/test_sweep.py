@@ -37,13 +37,17 @@ def judged(load: float, verdict: Verdict, **rest: object) -> Step:
 
 def test_s35_offered_above_served() -> None:
     """github.com/vllm-project/vllm issue 6781: 12 requests/s offered, 5.80 completed, mean TTFT 18.8 s."""
-    step = Step(load=12.0, served_per_s=5.80, ttft_s={"mean": Bound(value=18.8)}, queue_s=17.9)
+    step = Step(load=12.0, served_per_s=5.80, ttft_s={"mean": Bound(value=18.8)}, queue_p50_s=17.9)
     step.verdict, step.why = judge(step, "rate", LIMITS)
     assert step.verdict == "overloaded"
     assert overload_text(step) == (
-        "Offered 12.0 > served 5.80: backlog grows 6.2 req/s. TTFT is queueing (server queue 17.9 s on "
-        "average), not prefill. Percentiles at this rate depend on run length: do not quote."
+        "Offered 12.0 > served 5.80: backlog grows 6.2 req/s. TTFT is queueing (server queue p50 17.9 s), "
+        "not prefill. Percentiles at this rate depend on run length: do not quote."
     )
+    step.queue_p50_at_least = True
+    assert "(server queue p50 above 17.9 s)" in overload_text(step)
+    step.queue_p50_s, step.queue_s = None, 17.9
+    assert "(server queue 17.9 s on average)" in overload_text(step)
 
 
 def test_without_a_queue_time_ttft_is_not_called_queueing_as_measured() -> None:
@@ -100,6 +104,29 @@ def test_ttft_that_rises_far_more_than_throughput_is_a_knee() -> None:
     assert knee_text(knee, steps, "rate") == "Knee between 16 and 32: +44 % throughput for 21.6x TTFT."
 
 
+def test_a_dip_of_a_noisy_curve_is_no_knee() -> None:
+    rows = [(1, 10.0, 0.10), (2, 10.5, 0.16), (4, 41.0, 0.16), (8, 80.0, 0.18)]
+    assert find_knee([Step(load=n, output_tokens_per_s=t, ttft_s=p50(s)) for n, t, s in rows]) is None
+
+
+def test_a_flat_curve_a_single_point_and_rows_without_numbers_have_no_knee() -> None:
+    flat = [Step(load=n, output_tokens_per_s=10.0, ttft_s=p50(0.1 + 0.01 * (n % 3))) for n in range(1, 9)]
+    assert find_knee(flat) is None
+    assert knee_text(None, flat[:1], "users") == "No knee can be told: fewer than two valid steps."
+    assert find_knee([Step(load=1), Step(load=2)]) is None
+    repeated = [Step(load=2, output_tokens_per_s=t, ttft_s=p50(s)) for t, s in ((10.0, 0.1), (9.0, 0.9))]
+    assert find_knee(repeated) is None, "two runs of one load are no rise of the load"
+
+
+def test_a_server_that_collapses_has_a_knee() -> None:
+    steps = [
+        Step(load=8, served_per_s=8.0, ttft_s=p50(0.1)),
+        Step(load=16, served_per_s=3.0, ttft_s=p50(9.0)),
+    ]
+    knee = find_knee(steps, "rate")
+    assert knee_text(knee, steps, "rate") == "Knee between 8.00 and 16: -62 % throughput for 90.0x TTFT."
+
+
 def test_an_invalid_step_makes_no_knee() -> None:
     steps = [
         Step(load=50, output_tokens_per_s=814.0, ttft_s=p50(0.83)),
@@ -124,8 +151,11 @@ def test_the_knee_of_rates_leaves_out_tokens_that_came_after() -> None:
         (slope(2.0, -0.5, 4.5), "undecided"),
         # Surely above 0, and by less than matters.
         (slope(0.3, 0.1, 0.45), "sustained"),
-        # Surely growing, by fewer requests than a step's last arrivals.
-        (slope(1.0, 0.9, 1.1, seconds=2.0), "sustained"),
+        # Surely growing, by fewer requests than a step's last arrivals: neither is shown.
+        (slope(1.0, 0.9, 1.1, seconds=2.0), "undecided"),
+        # Rising, while as much is done as was asked for: a bunch of arrivals.
+        (slope(2.0, 1.5, 2.5, done_per_s=9.6, done_hi_per_s=10.4), "undecided"),
+        (slope(2.0, 1.5, 2.5, done_per_s=8.1, done_hi_per_s=8.4), "overloaded"),
         # Rising with what is served, for less than a few turns: the load may be settling.
         (slope(2.0, 1.5, 2.5, turns=1.5, served_rises=True), "undecided"),
         (slope(2.0, 1.5, 2.5, turns=9.0, served_rises=True), "overloaded"),
@@ -140,6 +170,17 @@ def test_verdict_of_a_slope(backlog: Backlog, verdict: str) -> None:
 
 def test_too_few_requests_tell_nothing() -> None:
     assert judge(Step(load=2.0), "rate", LIMITS)[0] == "undecided"
+    few = Step(load=2.0, requests=10, served_per_s=1.5)
+    assert judge(few, "rate", LIMITS)[0] == "undecided", "what was still running is no backlog"
+
+
+def test_no_more_than_what_came_is_called_sustained() -> None:
+    came = slope(0.0, -0.1, 0.1, seconds=20.0, offered_per_s=7.5)
+    steps = [judged(8, "sustained", backlog=came), judged(16, "overloaded")]
+    found = limit_interval(steps)
+    assert (found.lo, found.hi, found.lo_step) == (7.55, 16, 0)
+    assert "of 8.00 req/s, 7.55 came" in found.notes[0]
+    assert "Sustainable 7.55 req/s [7.55, 16)" in interval_text(found, steps, "rate")
 
 
 def test_failures_and_invalid_measurements_come_first() -> None:
@@ -148,6 +189,22 @@ def test_failures_and_invalid_measurements_come_first() -> None:
     assert judge(Step(load=10.0, failed_share=0.01, **fine), "rate", LIMITS)[0] == "sustained"  # type: ignore[arg-type]
     late = Step(load=10.0, valid=False, invalid_because="the client was late", backlog=slope(5.0, 4.0, 6.0))
     assert judge(late, "rate", LIMITS) == ("invalid", "the client was late")
+
+
+def test_one_failure_among_few_is_no_rate_of_failures() -> None:
+    fine = slope(0.0, -0.1, 0.1)
+
+    def found(requests: int | None, failed: int, limit: float = 0.01) -> str:
+        share = failed / (requests or 100)
+        step = Step(load=10.0, failed_share=share, requests=requests, backlog=fine)
+        return judge(step, "rate", Limits(failed_share=limit))[0]
+
+    assert found(40, 1) == "undecided"
+    assert found(40, 8) == "failed"
+    assert found(1000, 11) == "undecided"
+    assert found(1000, 20) == "failed"
+    assert found(40, 1, limit=0.0) == "failed", "none may fail, and one did"
+    assert found(None, 2) == "failed", "a published share is taken as it stands"
 
 
 @pytest.mark.parametrize(

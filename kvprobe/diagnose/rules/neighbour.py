@@ -26,8 +26,9 @@ def neighbour(view: View) -> Outcome:
     first, most = points[0][1], max(v for _, v in points)
     if device <= 0 or most - first < ROSE * device:
         return Outcome()
-    failed = sum(g.count for g in view.summary.failures if g.kind in FAILED)
-    if not failed:
+    begun = next(t for t, v in points if v - first >= ROSE * device / 2)
+    before, failed = _failed(view, begun)
+    if not failed or before > failed:
         text = f"Other processes took {size(most - first)} of the device's {size(device)} during the load."
         return Outcome(
             observations=[
@@ -53,3 +54,10 @@ def neighbour(view: View) -> Outcome:
         would_change_my_mind=["failures that began before that memory was taken"],
     )
     return Outcome(candidates=[Candidate(finding=found, timing_free=True, explains=FAILED)])
+
+
+def _failed(view: View, begun_ns: int) -> tuple[int, int]:
+    """(requests that failed before another process took memory, those that failed after)."""
+    ends = [r.end_ns or r.intended_ns for r in view.measured if r.failure in FAILED]
+    before = sum(1 for t in ends if t < begun_ns)
+    return before, len(ends) - before

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvprobe.diagnose.model import Evidence, Observation, Quantity
+from kvprobe.diagnose.model import Confidence, Evidence, Observation, Quantity
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
+from kvprobe.diagnose.rules.cancelled import COUNTS_RUNNING_ONLY
 from kvprobe.diagnose.rules.held import who_held_it
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
@@ -58,7 +59,7 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
     most = max(v for _, v in usage)
     found = finding(
         "kv_pool_pressure",
-        "certain" if preemptions > 0 else "likely",
+        _confidence(view, preemptions),
         f"The KV pool was too small for this load: {percent(RED_LINE)} or more of it was in use in "
         f"{len(high)} of {plural(len(usage), 'reading')} (max {percent(most)}), with "
         f"{' and '.join(signs)}{_holds(view)}.",
@@ -77,6 +78,13 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
         would_change_my_mind=["the same latencies, and no preemptions, with a pool twice as large"],
     )
     return Candidate(finding=found, timing_free=True)
+
+
+def _confidence(view: View, preemptions: float) -> Confidence:
+    """A gauge that may count blocks that are only cached is always full, and a queue beside it proves little."""
+    if preemptions > 0:
+        return "certain"
+    return "likely" if view.summary.engine in COUNTS_RUNNING_ONLY else "suspected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ def _too_long(view: View, few: FewLong, high: int, preemptions: float, queued: i
     signs += [f"requests waiting in {queued} of these"] if queued else []
     found = finding(
         "logical_kv_too_large",
-        "certain" if preemptions > 0 else "likely",
+        _confidence(view, preemptions),
         f"{plural(few.requests, 'request')} of {whole(few.tokens_each)} tokens or more filled the KV pool of "
         f"{whole(pool or 0)} tokens ({percent(RED_LINE)} or more in {plural(high, 'reading')}), with "
         f"{' and '.join(signs)}{_holds(view)}.",

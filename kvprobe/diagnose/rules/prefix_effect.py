@@ -20,13 +20,29 @@ def prefix_effect(view: View) -> Outcome:
     if found is None:
         return Outcome()
     if found.too_small is not None:
-        text = f"What prefix hits changed cannot be told: {found.too_small}."
-        return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_counts(found))])
+        return Outcome(observations=_share_only(view, found))
     queued = _queue_share(view)
     masked = _masked(queued) if queued is not None and queued > MUCH_QUEUEING else []
     told = [_ttft_sentence(found), *_decode_sentences(found), *_meaning(found), *masked, *_caveats(found)]
     text = " ".join(told)
     return Outcome(observations=[Observation(id="prefix_cache_effect", text=text, facts=_facts(found))])
+
+
+def _share_only(view: View, c: Contrast) -> list[Observation]:
+    """Too few cold requests to compare with, as where all share one prompt or each turn follows the last:
+    what came from the cache is said all the same, and nothing where that is not known."""
+    got = view.summary.metrics.prefix_hit_rate.got
+    if got is None:
+        return []
+    reach = view.summary.metrics.prefix_hit_rate.ceiling
+    allowed = f", where these prompts allow {percent(reach)}" if reach is not None else ""
+    cold = f" and {whole(len(c.cold))} did not" if c.cold else ""
+    text = (
+        f"{percent(got)} of the prompt tokens came from the prefix cache{allowed}; {whole(len(c.warm))} "
+        f"requests began with a cached prefix{cold}, too few to compare for what a hit saves."
+    )
+    facts = _counts(c) | {"got": Quantity(got, "ratio"), "ceiling": Quantity(reach, "ratio")}
+    return [Observation(id="prefix_cache_effect", text=text, facts=facts)]
 
 
 def _interval(ratio: Ratio) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+import msgspec
 import numpy as np
 
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
@@ -60,7 +61,11 @@ def host_leak(view: View) -> Candidate | None:
     net, each = growth - touched, (growth - touched) / float(done[-1] - done[0])
     if net < max(MIN_NET_BYTES, MIN_NET_SHARE * float(held[0])) or each < MIN_EACH_BYTES:
         return None
-    return _leaks(source, growth, touched, each, float(done[-1] - done[0]), float(held[-1]))
+    found = _leaks(source, growth, touched, each, float(done[-1] - done[0]), float(held[-1]))
+    if view.summary.metrics.memory.kv_pool_bytes is None:
+        # A pool of unknown size may lie in host memory and be touched page by page for the first time.
+        found.finding = msgspec.structs.replace(found.finding, confidence="suspected")
+    return found
 
 
 def _rss(view: View) -> tuple[str, list[activity.Point]]:

@@ -94,9 +94,10 @@ def _fill_readings(page: Page, hits: Iterable[tuple[Place, float]]) -> None:
 
 
 def _parts(group: Group, values: list[tuple[str, float]]) -> Iterator[Reading]:
-    engines = sorted({engine for engine, _ in values})
-    for engine in engines if len(engines) > 1 else ():
-        mine = [value for name, value in values if name == engine]
+    by_engine: dict[str, list[float]] = {}
+    for engine, value in values:
+        by_engine.setdefault(engine, []).append(value)
+    for engine, mine in sorted(by_engine.items()) if len(by_engine) > 1 else ():
         yield (
             group.metric,
             {**group.labels, "engine": engine},

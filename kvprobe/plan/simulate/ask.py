@@ -14,8 +14,8 @@ from kvprobe.plan.sizes import parse_exact
 from kvprobe.summary.units import size
 
 MAX_COUNT = 1 << 40
-_SEATS = {"reference": 64, "vllm": 256, "sglang": 256}
-_BATCH = {"reference": 512, "vllm": 8192, "sglang": 8192}
+SEATS = {"reference": 64, "vllm": 256, "sglang": 256}
+BATCH = {"reference": 512, "vllm": 8192, "sglang": 8192}
 _PROBES = (1, 15, 1_000, 5_000, 40_000, 300_000)
 _FAR_TOKENS = 1 << 24
 
@@ -83,7 +83,7 @@ def resolve(ask: Ask, fitted: StepCost | None = None) -> Resolved:
         allocator=ask.allocator,  # type: ignore[arg-type]
         engine=ask.engine,  # type: ignore[arg-type]
         prefix_caching=ask.prefix_caching,
-        max_num_seqs=_count("--max-num-seqs", ask.max_num_seqs) or _SEATS[ask.engine],
+        max_num_seqs=_count("--max-num-seqs", ask.max_num_seqs) or SEATS[ask.engine],
         max_num_batched_tokens=_budget(ask),
         max_model_len=limit,
         max_tokens=_count("--max-tokens", ask.max_tokens),
@@ -151,7 +151,7 @@ def _engine_options(ask: Ask) -> EngineOptions:
 
 
 def _budget(ask: Ask) -> int:
-    return _count("--max-num-batched-tokens", ask.max_num_batched_tokens) or _BATCH[ask.engine]
+    return _count("--max-num-batched-tokens", ask.max_num_batched_tokens) or BATCH[ask.engine]
 
 
 def _memory(ask: Ask, spec: ModelSpec | None, per_token: float | None) -> _Memory:
@@ -189,7 +189,7 @@ def _of_model(ask: Ask, spec: ModelSpec) -> _Memory:
     blocks = (pool.num_blocks or 0) if ask.blocks is None else _count("--blocks", ask.blocks) or 0
     block = pool.block_size or 16
     each = None if pool.block_bytes is None else float(pool.block_bytes)
-    groups = _groups(pool, block)
+    groups = groups_of(pool, block)
     if groups is None:
         return _Memory(
             usable=blocks - pool.null_blocks, block_size=block, block_bytes=each, notes=pool.assumptions
@@ -213,7 +213,7 @@ def _of_model(ask: Ask, spec: ModelSpec) -> _Memory:
     )
 
 
-def _groups(pool: Pool, block: int) -> Groups | None:
+def groups_of(pool: Pool, block: int) -> Groups | None:
     """Null where a request takes one block for each begun block of tokens, and nothing else."""
     if all(pool.blocks_for(tokens) == -(-tokens // block) for tokens in _PROBES):
         return None

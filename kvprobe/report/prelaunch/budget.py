@@ -8,6 +8,7 @@ from typing import Any
 from kvprobe.report.charts_capacity import number
 from kvprobe.report.charts_memory import Bar, waterfall
 from kvprobe.report.content import Block, Bullets, Inline, Num, Para, Said, Section, Table
+from kvprobe.report.prelaunch.machine import heads, machine
 from kvprobe.report.prelaunch.view import Prelaunch, tokens_per_request
 from kvprobe.summary.units import figures, percent, seconds, size, whole
 
@@ -17,7 +18,7 @@ Row = tuple[str, str | None, str]
 def assumptions(view: Prelaunch) -> Section:
     """Each value with where it is from: measured, config, user, default, table, formula."""
     w = view.w
-    rows = [row for row in (*_planned(view), *_measured(view)) if row[1]]
+    rows = [row for row in (*_planned(view), *heads(view), *machine(view), *_measured(view)) if row[1]]
     table = Table(
         name="assumptions",
         caption=w("Each value and its source"),

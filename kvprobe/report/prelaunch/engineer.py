@@ -1,4 +1,4 @@
-"""Sections 1 and 4 to 10: targets, workload, capacity, waits, prefix cache, overload, cold start.
+"""Sections 1, 4 to 8 and 12: targets, workload, capacity, waits, prefix cache, flags.
 
 A section that the run cannot fill says which run would.
 """
@@ -11,7 +11,8 @@ from kvprobe.report.content import Block, Bullets, Facts, Figure, Inline, Num, P
 from kvprobe.report.prelaunch.budget import fill, said
 from kvprobe.report.prelaunch.verdict import judge
 from kvprobe.report.prelaunch.view import Prelaunch, amount, capacity, demand
-from kvprobe.summary.units import percent, seconds, whole
+from kvprobe.report.replay_planned import replayed
+from kvprobe.summary.units import percent, whole
 
 
 def verdict(view: Prelaunch) -> Section:
@@ -58,6 +59,7 @@ def workload(view: Prelaunch) -> Section:
                 ]
             )
         )
+    blocks += replayed(w, view.get("replay"))
     if run is None:
         return Section("s4", w("4 Workload"), [*blocks, fill(view, "kvprobe run WORKLOAD.yaml")])
     rows: list[tuple[str, Inline]] = [
@@ -81,6 +83,8 @@ def workload(view: Prelaunch) -> Section:
     ]
     if pairs:
         blocks.append(lengths_chart(w, pairs))
+    if (tree := run_pool.shared_tree(run)) is not None:
+        blocks.append(tree)
     return Section("s4", w("4 Workload"), blocks)
 
 
@@ -147,10 +151,15 @@ def prefix(view: Prelaunch) -> Section:
             )
         blocks.append(Para(text))
     if run is not None:
-        blocks += run_pool.prefix(run).blocks
+        # The tree stands with the workload (4).
+        blocks += [b for b in run_pool.prefix(run).blocks if not _is_tree(b)]
     return Section(
         "s8", w("8 Prefix cache"), blocks or [fill(view, "kvprobe run shared_prefix --target URL")]
     )
+
+
+def _is_tree(block: Block) -> bool:
+    return isinstance(block, Figure) and block.name == "prefix-tree"
 
 
 def _shared(view: Prelaunch) -> float | None:
@@ -159,59 +168,6 @@ def _shared(view: Prelaunch) -> float | None:
             digits = "".join(c for c in str(row.get("change", "")).split(" tokens")[0] if c.isdigit())
             return float(digits) if digits else None
     return None
-
-
-def overload(view: Prelaunch) -> Section:
-    """9: failures, refusals, what happens above the limit."""
-    w, run = view.w, view.run if not view.unlike else None
-    blocks: list[Block] = []
-    if run is not None:
-        found = run_findings.failures(run)
-        blocks += found.blocks if found is not None else [Para(w("No request failed in this run."))]
-        m = run.summary.metrics
-        if m.preemptions is not None:
-            blocks.append(Facts([(w("preemptions"), whole(m.preemptions))]))
-    blocks.append(
-        Para(
-            Said(w("Refusals (429, 503), cancelled requests and the time to recover were not tried."), "dim")
-        )
-    )
-    blocks.append(fill(view, "kvprobe run sweep --target URL --abort 'error_rate > 50%'"))
-    return Section("s9", w("9 Failures and overload"), blocks)
-
-
-def cold_start(view: Prelaunch) -> Section:
-    """10: the first requests beside the later ones; the start itself is not seen by a client."""
-    w, run = view.w, view.run if not view.unlike else None
-    blocks: list[Block] = []
-    if run is not None and run.data is not None:
-        early = [
-            r for r in run.data.records if r.warmup and r.first_token_ns and r.sent_ns and r.failure is None
-        ]
-        if early:
-            first = min(early, key=lambda r: r.sent_ns or 0)
-            wait = ((first.first_token_ns or 0) - (first.sent_ns or 0)) * 1e-9
-            blocks.append(
-                Para(
-                    w(
-                        "The first request of the warm-up waited {t} for its first token; it counts in no "
-                        "other number.",
-                        t=seconds(wait),
-                    )
-                )
-            )
-    blocks.append(
-        Para(
-            Said(
-                w(
-                    "The time from start to the first answer was not measured: start the server, and time "
-                    "its first request."
-                ),
-                "dim",
-            )
-        )
-    )
-    return Section("s10", w("10 Cold start"), blocks)
 
 
 def flags(view: Prelaunch) -> Section:

@@ -128,11 +128,12 @@ def _badges(view: Prelaunch) -> list[Said]:
 
 def _sections(view: Prelaunch) -> list[Section]:
     """The engine's parts are imported here: a plan alone needs no numpy for its charts."""
-    from kvprobe.report.prelaunch import engineer, scaling
+    from kvprobe.report.prelaunch import engineer, operation, scaling, sensitivity
 
     found = scaling.replicas(view)
     if (chart := scaling.tornado(view)) is not None:
         found.blocks.append(chart)
+    found.blocks += sensitivity.sensitivity(view)
     return [
         engineer.verdict(view),
         assumptions(view),
@@ -142,8 +143,8 @@ def _sections(view: Prelaunch) -> list[Section]:
         engineer.ttft(view),
         engineer.gaps(view),
         engineer.prefix(view),
-        engineer.overload(view),
-        engineer.cold_start(view),
+        operation.overload(view),
+        operation.cold_start(view),
         found,
         engineer.flags(view),
         _validity(view),

@@ -11,10 +11,11 @@ from kvprobe.report.prelaunch.budget import fill, said
 from kvprobe.report.prelaunch.view import Measure, Prelaunch, amount, capacity, demand
 from kvprobe.report.scales import Scale, nice_top, text_width
 from kvprobe.report.svg import FONT_PX, Drawing, fitting, left_margin
-from kvprobe.summary.units import figures, whole
+from kvprobe.summary.units import figures, percent, whole
 
 SAFE_SHARE = 0.8
 """Of a replica's capacity that is planned with. A default, stated on the page."""
+SAFE_WORDS = f"{100 * SAFE_SHARE:.0f} %"
 MOST_BARS = 12
 
 
@@ -32,11 +33,30 @@ def replicas(view: Prelaunch) -> Section:
         blocks.append(Para(Said(note, "dim")))
     else:
         blocks.append(fill(view, "kvprobe report RUN --plan PLAN.json --demand RATE"))
-    signs = w(
-        "Signs that another replica is due, in the order in which they come: requests waiting above 0 for "
-        "several readings; KV use at or above 90 %; preemptions."
+    blocks.append(_thresholds(view, have))
+    return Section("s11", w("11 Replicas and scaling"), blocks)
+
+
+def _thresholds(view: Prelaunch, have: Measure | None) -> Table:
+    """Readings from which another replica is due, in the order in which they come, each with its origin."""
+    w = view.w
+    rows: list[list[Inline]] = []
+    if have is not None and have.value > 0:
+        scaled = SAFE_SHARE * have.value
+        load = figures(scaled) if have.unit == "requests/s" else whole(math.floor(scaled))
+        origin = w("{share} of the capacity: {source}", share=SAFE_WORDS, source=have.source)
+        rows.append([w("load of a replica"), f">= {load} {w(have.unit)}", origin])
+    waiting = w("for several readings: a queue is a wait for the first token")
+    rows.append([w("requests waiting"), "> 0", waiting])
+    rows.append([w("KV use"), ">= 90 %", w("the red line: a burst then queues, preempts or evicts")])
+    rows.append([w("preemptions"), w("> 0 a minute"), w("each computes its tokens again: too late to scale")])
+    return Table(
+        name="autoscale",
+        caption=w("Readings from which another replica is due"),
+        columns=[w("sign"), w("threshold"), w("source")],
+        rows=rows,
+        note=w("How long a new replica takes to start decides how early a sign must be used (section 10)."),
     )
-    return Section("s11", w("11 Replicas and scaling"), [*blocks, Para(signs)])
 
 
 def _counts(view: Prelaunch, have: Measure, need: Measure) -> list[tuple[str, Inline]]:
@@ -51,12 +71,19 @@ def _counts(view: Prelaunch, have: Measure, need: Measure) -> list[tuple[str, In
     rows: list[tuple[str, Inline]] = [
         (w("replicas for the demand"), told),
         (w("with one to spare (N+1)"), whole(n + 1)),
+        (w("load of each replica"), _loads(view, have, need, n)),
     ]
     if have.unit == "requests/s":
         rate, share = figures(SAFE_SHARE * have.value), f"{100 * SAFE_SHARE:.0f} %"
         text = w("{n} requests/s a replica ({share} of its capacity)", n=rate, share=share)
         rows.append((w("add a replica from"), text))
     return rows
+
+
+def _loads(view: Prelaunch, have: Measure, need: Measure, n: int) -> str:
+    """With all of them, and when one is lost: shares of a replica's capacity."""
+    each, left = (need.value / (k * have.value) for k in (n + 1, n))
+    return view.w("{a} of its capacity; {b} when one is lost", a=percent(each), b=percent(left))
 
 
 @dataclass(frozen=True, slots=True)
