@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "reports" / "diagnosis_matrix.md"
+RECALL = Path(__file__).parents[1] / "tests" / "quality" / "recall"
 TIMEOUT_S = 170
 TRIES = 3
 Way = Literal["run", "start", "quality"]
@@ -216,7 +217,9 @@ def _one(case: Case, folder: Path, model: str | None) -> tuple[int, dict[str, An
         return _command(["diagnose", str(log), "--json"])
     if case.way == "quality":
         ill = ["--candidate-args", " ".join(case.serve), *(["--model", model] if model else [])]
-        return _command(["quality", "--kv-dtype", "fp32,int8", *ill, "--items", "20", "--json"])
+        return _command(
+            ["quality", "--kv-dtype", "fp32,int8", *ill, "--items", "20", "--context", "300", "--json"]
+        )
     return _command(case.arguments(folder))
 
 
@@ -263,8 +266,8 @@ def report(results: Sequence[Result]) -> str:
         "# Diagnosis matrix\n\n"
         "Each server has one known illness (or none) and is loaded through the public command; the\n"
         "diagnosis sees the evidence of the run only. Made by `make matrix`\n"
-        "(`benchmarks/diagnosis_matrix.py`). `bad-kv-scales` is asked only with `--model DIR`: it takes a\n"
-        "model whose answers can get worse.\n\n"
+        "(`benchmarks/diagnosis_matrix.py`). `bad-kv-scales` is asked by `kvprobe quality` of the small\n"
+        "model in `tests/quality/recall`: it takes a model whose answers can get worse.\n\n"
         f"{sum(r.right for r in ill)} of {len(ill)} illnesses have their documented cause as primary; "
         f"{sum(r.right for r in well)} of {len(well)} healthy runs have no finding.\n\n"
     )
@@ -275,10 +278,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run; all when none is given")
     parser.add_argument("--out", type=Path, default=REPORT, help="where the table is kept (all cases only)")
-    parser.add_argument("--model", help="directory of a model that answers, for the cases of quality")
+    parser.add_argument(
+        "--model", default=str(RECALL), help="directory of a model that answers, for the cases of quality"
+    )
     args = parser.parse_args(argv)
-    answering = [c for c in AILMENTS if c.way != "quality" or args.model]
-    cases = [*answering, *(case for case in HEALTHY for _ in range(case.repeats))]
+    cases = [*AILMENTS, *(case for case in HEALTHY for _ in range(case.repeats))]
     chosen = [c for c in cases if not args.names or any(n in c.name for n in args.names)]
     results = []
     for case in chosen:

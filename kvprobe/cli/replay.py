@@ -66,6 +66,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--find-pool", metavar="LIMIT", help="the smallest pool that keeps a limit")
     parser.add_argument("--beside", metavar="TRACE", type=Path, help="a second trace on the same server")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="also write it as a page that opens offline"
+    )
+    parser.add_argument("--lang", choices=("en", "zh"), help="language of the page (default: en)")
     add_common(parser)
     parser.set_defaults(func=run)
 
@@ -82,7 +86,7 @@ def _factor(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     names = [name.replace("-", "_") for name, _, _ in _VALUES]
-    from_environment(args, names, ("no_color",))
+    from_environment(args, [*names, "lang"], ("no_color",))
     if not args.trace.is_file():
         fix = "give the path of a trace file"
         raise UsageError(
@@ -109,6 +113,12 @@ def run(args: argparse.Namespace) -> int:
         found = answer(question, progress.told, progress.says)
     finally:
         progress.close()
+    if args.html is not None:
+        from kvprobe.cli.report import write
+        from kvprobe.report.html_page import render_page
+        from kvprobe.report.replay_page import replay_report
+
+        write(args.html, render_page(replay_report(found, args.lang or "en")))
     _show(found, as_json=args.json, no_color=args.no_color)
     return Exit.OK
 

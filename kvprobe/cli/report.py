@@ -40,6 +40,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--plan", metavar="PLAN.json", help="what `kvprobe plan --json` said: a pre-launch report"
     )
+    parser.add_argument(
+        "--replay",
+        metavar="REPLAY.json",
+        type=Path,
+        help="what `kvprobe replay --json` said: who held the cache",
+    )
     add_page_options(parser)
     add_common(parser)
     parser.set_defaults(func=run)
@@ -90,7 +96,14 @@ def _run_report(args: argparse.Namespace, data: RunData, summary: Summary, diagn
     from kvprobe.report.terminal import banner
 
     document = run_document(data, summary, diagnosis)
-    return run_report(summary, diagnosis, banner(data), data=data, document=document, lang=args.lang or "en")
+    lang = args.lang or "en"
+    report = run_report(summary, diagnosis, banner(data), data=data, document=document, lang=lang)
+    if args.replay is not None:
+        from kvprobe.report.replay_page import read_replay, replay_sections
+        from kvprobe.report.words import words
+
+        report.sections += replay_sections(words(lang), read_replay(args.replay))
+    return report
 
 
 def _view(args: argparse.Namespace, data: RunData, summary: Summary, diagnosis: Diagnosis) -> Any:

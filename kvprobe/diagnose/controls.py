@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from kvprobe.diagnose.calm import calm_ratio
+from kvprobe.diagnose.controls_memory import hit_rate, memory_shared, unlike_lengths
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.part_ratio import (
     by_rounds,
@@ -25,11 +26,12 @@ from kvprobe.diagnose.part_ratio import (
 from kvprobe.diagnose.suite_answer import Answer, Column, PartView, Statement, Verdict
 from kvprobe.summary.latency import tpot_s, ttft_s
 from kvprobe.summary.quantiles import Ratio, median_ratio, quantile
-from kvprobe.summary.units import percent, seconds, size, whole
+from kvprobe.summary.units import percent, seconds, whole
 
 MIN_EACH = 20
 """Requests of a part, for a comparison to say anything."""
-LENGTHS_DIFFER = 0.02
+FAILED_SHARE = 0.05
+"""Of a part's requests: the slow ones fail first, and the medians of the rest look better than the server."""
 LITTLE_REUSE = 0.5
 """Of the ceiling: below it the cache did not do what these prompts allow."""
 NEARLY_NONE = 0.05
@@ -90,11 +92,11 @@ def row(part: PartView) -> dict[str, Any]:
     }
 
 
-def hit_rate(part: PartView) -> float | None:
-    """Mean over the runs of the share of prompt tokens served from the cache; null when one is unknown."""
-    found = [run.summary.metrics.prefix_hit_rate.got for run in part.runs]
-    known = [v for v in found if v is not None]
-    return fmean(known) if known and len(known) == len(found) else None
+def failed_share(part: PartView) -> float:
+    """Failed or never sent, of the requests that were wanted."""
+    wanted = sum(run.summary.requests.intended or 0 for run in part.runs)
+    lost = sum(run.summary.requests.failed + run.summary.requests.unsent for run in part.runs)
+    return lost / wanted if wanted else 0.0
 
 
 def prefill_saved(repeated: PartView, distinct: PartView) -> Statement:
@@ -109,9 +111,20 @@ def prefill_saved(repeated: PartView, distinct: PartView) -> Statement:
         f"shared: {interval(ratio)}"
     )
     verdict, told = _prefill_words(ratio, rounds_of(repeated, distinct), hits, ceiling)
+    verdict, told = _beside_hits_of_distinct(verdict, told, hit_rate(distinct))
     facts = {"ttft_ratio": Quantity(ratio.value, "ratio"), "hit_rate": Quantity(hits, "ratio")}
     facts |= {"lo": Quantity(ratio.lo, "ratio"), "hi": Quantity(ratio.hi, "ratio")}
     return Statement(id="prefill_saved", verdict=verdict, text=f"{numbers}. {told}", facts=facts)
+
+
+def _beside_hits_of_distinct(verdict: Verdict, told: str, hits: float | None) -> tuple[Verdict, str]:
+    """Prompts that should share nothing, and were served from the cache all the same, are no control."""
+    if hits is None or hits <= NEARLY_NONE:
+        return verdict, told
+    also = f"{percent(hits)} of the prompt tokens that share nothing came from the cache as well"
+    if verdict == "shown":
+        return verdict, f"{told} {also}: without that the gain would be larger."
+    return "cannot_tell", f"{told} But {also}: the comparison has no control."
 
 
 def _prefill_words(
@@ -126,6 +139,11 @@ def _prefill_words(
             return "cannot_tell", (
                 f"The repeated prefix is faster, but not by prefix reuse: {from_cache}; look for another "
                 "difference between the parts."
+            )
+        if hits is None:
+            return "shown", (
+                f"The repeated prefix is faster, and in nothing else do the parts differ; {from_cache}, so "
+                "that it is the cache is not shown."
             )
         return "shown", f"Prefill saved: {from_cache}."
     if surely_below(ratio, rounds):
@@ -144,6 +162,9 @@ def _prefill_words(
 
 def decode_unchanged(repeated: PartView, distinct: PartView) -> Statement:
     """Decode in undisturbed gaps; plain TPOT holds the neighbours' prefill and can prove only sameness."""
+    if why := unlike_lengths(repeated, distinct):
+        text = f"Decode is not compared: {why}, and a token takes longer after a longer context."
+        return Statement(id="decode_unchanged", verdict="cannot_tell", text=text)
     method = "gaps in which nobody waited for a first token, at equal numbers of sequences decoding"
     ratio = calm_ratio(repeated.runs, distinct.runs)
     if ratio is not None:
@@ -189,32 +210,12 @@ def meaning(prefill: Statement, decode: Statement) -> Statement:
     return Statement(id="meaning", verdict=prefill.verdict, text=text)
 
 
-def memory_shared(repeated: PartView, distinct: PartView) -> Statement:
-    """Capacity against latency: KV memory for each running sequence."""
-    first, second = _held_each(repeated), _held_each(distinct)
-    if not first or not second:
-        text = "What sharing does to memory is not known: the server exports no KV bytes held."
-        return Statement(id="memory_shared", verdict="cannot_tell", text=text)
-    shared, alone = median(first), median(second)
-    facts = {"shared": Quantity(shared, "B"), "distinct": Quantity(alone, "B")}
-    numbers = (
-        f"KV memory held for a running sequence: {size(shared)} with one prefix, {size(alone)} with nothing "
-        f"shared (medians of {len(first)} and {len(second)} readings)"
-    )
-    if shared < alone:
-        text = (
-            f"{numbers}: {percent(1 - shared / alone)} less with this many at once. That is capacity; TTFT "
-            "is latency. They are two goals: a server may win one and not the other."
-        )
-        return Statement(id="memory_shared", verdict="shown", text=text, facts=facts)
-    return Statement(
-        id="memory_shared", verdict="not_shown", text=f"{numbers}: nothing is shared.", facts=facts
-    )
-
-
 def lengths_mixed(mixed: PartView) -> Statement:
     """What the long ones cost, and hold, beside the short ones."""
     rows = sorted((r for r in mixed.ok if r.prompt_tokens), key=lambda r: r.prompt_tokens or 0)
+    if mixed.ok and not rows:
+        text = "Lengths mixed: cannot be told; the server reports no prompt tokens."
+        return Statement(id="lengths_mixed", verdict="cannot_tell", text=text)
     quarter = len(rows) // 4
     if quarter < MIN_EACH // 4 or len(rows) < MIN_EACH:
         text = f"Lengths mixed: n too small ({len(rows)} requests, {MIN_EACH} needed)."
@@ -236,21 +237,15 @@ def lengths_mixed(mixed: PartView) -> Statement:
 def _not_comparable(a: PartView, b: PartView, first: list[float], second: list[float]) -> str | None:
     if min(len(first), len(second)) < MIN_EACH:
         return f"n too small ({len(first)} and {len(second)} requests, {MIN_EACH} each needed)"
-    lengths = [median([r.prompt_tokens or r.asked_prompt_tokens or 0 for r in part.ok]) for part in (a, b)]
-    if min(lengths) <= 0 or max(lengths) / min(lengths) > 1.0 + LENGTHS_DIFFER:
-        return f"prompts of {whole(lengths[0])} and {whole(lengths[1])} tokens are not alike"
-    return None
+    for part in (a, b):
+        if (share := failed_share(part)) > FAILED_SHARE:
+            return (
+                f"{percent(share)} of the requests of {part.name} failed, and those that are left are no fair "
+                "sample"
+            )
+    return unlike_lengths(a, b)
 
 
 def _ceiling(part: PartView) -> float | None:
     known = [v for run in part.runs if (v := run.summary.metrics.prefix_hit_rate.ceiling) is not None]
     return fmean(known) if known else None
-
-
-def _held_each(part: PartView) -> list[float]:
-    """KV bytes held over requests running, at each reading at which some ran."""
-    found = []
-    for run in part.runs:
-        held, running = run.gauge("engine.kv_used_bytes"), run.gauge("engine.requests_running")
-        found += [held[t] / running[t] for t in held if running.get(t, 0.0) >= 1.0 and held[t] > 0]
-    return found

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from kvprobe.diagnose.controls import hit_rate
+from kvprobe.diagnose.controls_memory import hit_rate
 from kvprobe.diagnose.model import Quantity
 from kvprobe.diagnose.part_ratio import Of, by_rounds, interval, rounds_of, surely_above, values
 from kvprobe.diagnose.suite_answer import Answer, Column, PartView, Statement

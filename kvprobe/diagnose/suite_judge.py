@@ -128,17 +128,18 @@ def _findings(result: SuiteResult) -> list[Finding]:
             if finding.role != "ruled_out":
                 by_cause.setdefault(finding.cause, []).append((judged, finding))
     steps = {judged.run.load for judged in result.runs}
-    found = []
+    found: list[tuple[bool, Finding]] = []
     for seen in by_cause.values():
         if result.sweep is not None and {judged.run.load for judged, _ in seen} != steps:
             continue
         best = min((finding for _, finding in seen), key=lambda f: _RANK[f.confidence])
         labels = ", ".join(dict.fromkeys(judged.label for judged, _ in seen))
-        found.append(_renamed(best, "secondary", f"In {labels}: {best.why}"))
-    found.sort(key=lambda f: _RANK[f.confidence])
-    if found:
-        found[0] = _renamed(found[0], "primary", found[0].why)
-    return found
+        spoils = any(not judged.valid and finding.role == "primary" for judged, finding in seen)
+        found.append((spoils, _renamed(best, "secondary", f"In {labels}: {best.why}")))
+    # What makes a measurement invalid stands before whatever that measurement shows.
+    found.sort(key=lambda pair: (not pair[0], _RANK[pair[1].confidence]))
+    findings = [finding for _, finding in found]
+    return [_renamed(f, "primary" if i == 0 else "secondary", f.why) for i, f in enumerate(findings)]
 
 
 def _renamed(finding: Finding, role: Any, why: str) -> Finding:

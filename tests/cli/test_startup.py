@@ -28,6 +28,7 @@ def modules_after(code: str) -> set[str]:
         ["compare", "--help"],
         ["doctor", "--help"],
         ["watch", "--help"],
+        ["replay", "--help"],
     ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:

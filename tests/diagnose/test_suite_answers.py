@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kvprobe.diagnose.allocators import allocators, mean_ratio
+from kvprobe.diagnose.allocators import allocators
 from kvprobe.diagnose.controls import controls
+from kvprobe.diagnose.mean_ratio import mean_ratio
 from kvprobe.diagnose.part_ratio import sameness
 from kvprobe.diagnose.sizing import block_sizes
 from kvprobe.diagnose.suite_answer import Answer, PartView, RunView, Statement, answer, part_views

@@ -403,7 +403,14 @@ def test_pydantic_itself_never_shows_inputs() -> None:
 def test_content_hash_follows_what_is_sent(tmp_path: Path) -> None:
     base = load_workload(write(tmp_path, GOOD)).content_hash()
     assert len(base) == 64
-    same = [("name", "other"), ("description", "words"), ("sampling.metrics_interval", "2s")]
+    same = [
+        ("name", "other"),
+        ("description", "words"),
+        ("sampling.metrics_interval", "2s"),
+        ("server_args", "--blocks 99"),
+        ("breaker.window", "9"),
+        ("limits.rate", "9"),
+    ]
     assert load_workload(write(tmp_path, GOOD), same).content_hash() == base
     for key, text in (
         ("seed", "2"),

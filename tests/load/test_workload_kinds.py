@@ -76,6 +76,11 @@ def test_quantiles_are_hit_and_the_ends_are_kept() -> None:
     assert 7000 < max(drawn) <= 8000
 
 
+def test_one_quantile_written_in_two_ways_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"`p50` is given twice"):
+        length(quantiles={"p50": 10, "p50.0": 11, "max": 30})
+
+
 def test_empirical_lengths_come_as_often_as_they_were_seen() -> None:
     made = length(empirical={"values": [100, 400, 900], "weights": [3, 1, 0]})
     drawn = Counter(made.quantile((n + 0.5) / 1000) for n in range(1000))

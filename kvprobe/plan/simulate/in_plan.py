@@ -27,6 +27,10 @@ MOST_EVENTS = 20_000
 """A head that preempts at every step ends earlier."""
 CHUNK_ROWS = 100
 BLOCK_TOKENS = 16
+_ASSUMED = (
+    "20 ms a step and 40 us a token are an order of magnitude, no more: times, and how many requests are there at "
+    "once, follow from it; give --gpu NAME of the table, or use `kvprobe replay --fit RUN`"
+)
 _SIMULATED = ("vllm", "sglang", "reference")
 _PROBES = (1, 1_000, 300_000)
 
@@ -202,9 +206,9 @@ def _cost(solution: Solution) -> tuple[StepCost, list[str]]:
                 tp=request.options.tp,
             )
         except UsageError as error:
-            return ASSUMED, [f"no roofline: {error.problems[0].message}", *ASSUMED.notes]
+            return ASSUMED, [f"no roofline: {error.problems[0].message}", _ASSUMED]
         return cost, list(cost.notes)
-    return ASSUMED, list(ASSUMED.notes)
+    return ASSUMED, [_ASSUMED]
 
 
 def _notes(solution: Solution, settings: SimSettings) -> list[str]:
