@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from kvprobe.load.words import WORDS
 from kvprobe.quality import items
 
 SPECIAL = ("<unk>", "<s>", "</s>", "<user>", "<model>")
@@ -39,7 +40,7 @@ def vocabulary() -> list[str]:
     for item in items.built_in(400, 7, 40):
         for text in (item.text, item.answer):
             seen.update(dict.fromkeys(PIECES.findall(text)))
-    for word in (w.strip() for w in items.WORDS):
+    for word in (w.strip() for w in WORDS):
         seen.setdefault(word)
     return list(seen)
 
@@ -159,7 +160,7 @@ def main() -> None:
         logits = model(x).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=-100)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if steps % 100 == 0:

@@ -66,9 +66,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--find-pool", metavar="LIMIT", help="the smallest pool that keeps a limit")
     parser.add_argument("--beside", metavar="TRACE", type=Path, help="a second trace on the same server")
-    parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="also write it as a page that opens offline"
-    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page that opens offline")
     parser.add_argument("--lang", choices=("en", "zh"), help="language of the page (default: en)")
     add_common(parser)
     parser.set_defaults(func=run)

@@ -22,6 +22,8 @@ ROWS_WITH_INTERVALS = 13
 
 FEW_INDEPENDENT = 30.0
 """Independent requests of a run below which its own drift is too slow for its length: intervals are rough."""
+MANY_FAILED = 0.02
+"""Share of failed requests above which percentiles of the others are no percentiles of the work."""
 SAME_LENGTH = 0.01
 """Median prompt lengths may differ by this share."""
 
@@ -44,10 +46,10 @@ def compare_runs(a: Judged, b: Judged) -> Comparison:
         a=sides[0],
         b=sides[1],
         same_workload=True,
-        summary=summary_sentence(rows, settings),
+        summary=summary_sentence(rows, settings, _empty(sides)),
         settings=settings,
         rows=rows,
-        warnings=[*_warnings(sides, a, b), *_drifts(sampled)],
+        warnings=[*_warnings(sides, a, b), *_survivors(sampled), *_drifts(sampled)],
     )
 
 
@@ -142,5 +144,23 @@ def _drifts(sampled: tuple[make.Sampled, make.Sampled]) -> list[str]:
                 f"the latencies of {letter} drift slowly: its {len(side.ok):,} requests are worth about "
                 f"{worth:.0f} independent ones, so that its intervals are rough and may miss a difference of "
                 "chance more often than 5 times in 100; run longer"
+            )
+    return out
+
+
+def _empty(sides: tuple[Side, Side]) -> str | None:
+    """Which of the runs has nothing to compare."""
+    empty = [letter for letter, side in zip("AB", sides, strict=True) if not side.requests_ok]
+    return f"no request of {' and '.join(empty)} ended well" if empty else None
+
+
+def _survivors(sampled: tuple[make.Sampled, make.Sampled]) -> list[str]:
+    """Latencies are those of requests that ended well: where many failed, of those that were left."""
+    out = []
+    for letter, side in zip("AB", sampled, strict=True):
+        if side.ok and side.failed > MANY_FAILED * side.sent:
+            out.append(
+                f"{side.failed:,} of {side.sent:,} requests of {letter} failed: its latencies are those of the "
+                "others, which had the server more to themselves"
             )
     return out

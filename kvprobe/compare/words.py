@@ -12,12 +12,15 @@ _HEADLINE = ("output tokens/s", "ttft p50", "ttft p95", "tpot p50", "gap p50", "
 NAMED = 3
 
 
-def summary_sentence(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
-    """Names at most three rows; says `no difference shown` when no interval leaves 0 out."""
+def summary_sentence(rows: Sequence[Row], settings: Sequence[Setting], empty: str | None = None) -> str:
+    """Names at most three rows; says `no difference shown` when no interval leaves 0 out. `empty` says which
+    run has nothing to be compared."""
     by_name = {row.name: row for row in rows}
     told = [by_name[n] for n in _HEADLINE if n in by_name and by_name[n].verdict in ("higher", "lower")]
     others = [r for r in rows if r.verdict in ("higher", "lower") and r not in told]
     config = _config(settings)
+    if empty is not None:
+        return f"{empty}, so that nothing but failures can be compared; {config}"
     if told or others:
         named = (told or others)[:NAMED]
         more = len(told) + len(others) - len(named)

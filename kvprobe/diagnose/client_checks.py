@@ -14,7 +14,7 @@ from kvprobe.diagnose.session_turns import waiting_turns
 from kvprobe.diagnose.view import View
 from kvprobe.load.pauses import RETRY_AFTER_WAIT
 from kvprobe.summary import activity
-from kvprobe.summary.latency import dispatch_delay_s
+from kvprobe.summary.latency import between, dispatch_delay_s
 from kvprobe.summary.units import percent, plural, seconds, whole
 
 LATE_S = 0.010
@@ -85,7 +85,8 @@ def late_dispatch(view: View) -> Iterator[Issue]:
     """Requests that left later than the schedule wanted: capped by its own users, or simply late."""
     delay = view.summary.metrics.dispatch_delay_s
     p99 = delay.p99 if delay.p99 is not None else delay.max
-    ttft = view.summary.metrics.ttft_s.p50
+    told = view.summary.metrics.ttft_s.p50
+    wait = told if told is not None else median_wait_s(view)
     if p99 is None or p99 <= LATE_S:
         return
     label = "p99" if delay.p99 is not None else "worst"
@@ -105,7 +106,7 @@ def late_dispatch(view: View) -> Iterator[Issue]:
             "in flight; latency from the schedule is the honest number, latency from sent is not",
             facts,
         )
-    elif ttft is None or p99 > LATE_SHARE * ttft:
+    elif wait is None or p99 > LATE_SHARE * wait:
         late = sum(1 for r in view.measured if (d := dispatch_delay_s(r)) is not None and d > LATE_S)
         # With too few requests for a p99 the worst one stands in, and that may be a hiccup.
         hiccup = delay.p99 is None and late == 1 and late <= HICCUP_SHARE * delay.n
@@ -116,6 +117,13 @@ def late_dispatch(view: View) -> Iterator[Issue]:
             f"{late} of {whole(delay.n)} were late), with room to send them",
             facts,
         )
+
+
+def median_wait_s(view: View) -> float | None:
+    """From sent to the end of all requests, for a server of which no first token was seen: when each hangs
+    until its timeout, a few milliseconds of delay at the client explain nothing."""
+    waits = [w for r in view.measured if (w := between(r.end_ns, r.sent_ns)) is not None]
+    return float(np.median(waits)) if waits else None
 
 
 def batched_reads(view: View) -> Iterator[Issue]:

@@ -240,8 +240,8 @@ def _not_comparable(a: PartView, b: PartView, first: list[float], second: list[f
     for part in (a, b):
         if (share := failed_share(part)) > FAILED_SHARE:
             return (
-                f"{percent(share)} of the requests of {part.name} failed, and those that are left are no fair "
-                "sample"
+                f"{percent(share)} of the requests of {part.name} failed, and those that are left are no "
+                "fair sample"
             )
     return unlike_lengths(a, b)
 

@@ -62,7 +62,7 @@ def tree_chart(w: Words, analysis: object) -> Figure | None:
         return None
     biggest = sorted(range(len(kept)), key=lambda i: -kept[i].saved_tokens)[:MOST_BARS]
     shown = [kept[i] for i in sorted(biggest)]
-    about = w("estimated") if analysis.get("estimated") else w("counted")
+    about = w("estimated") if analysis.get("estimated") else w("exact")
     return Figure(
         name="prefix-tree",
         title=w("The tree of shared prefixes"),

@@ -19,7 +19,7 @@ from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.rundata import RunData
 from kvprobe.evidence.rundir import RunDir
 from kvprobe.summary.build import summarise
-from tests.summary.synthetic import Made, record
+from tests.summary.synthetic import Made, failed, record
 
 WORKLOAD = {"name": "made_up", "kind": "distinct", "prompt": {"tokens": 640}, "requests": 400}
 
@@ -98,6 +98,44 @@ def test_a_few_requests_carry_no_percentile() -> None:
     assert row(found, "ttft p95").verdict == "n_too_small"
     assert row(found, "ttft p95").a is None
     assert "needs 59" in (row(found, "ttft p95").why or "")
+
+
+def test_a_run_in_which_all_failed_is_said_to_hold_nothing_else() -> None:
+    broken = Made(records=[failed(i, "status", sent_ms=50.0 * i) for i in range(80)], workload=dict(WORKLOAD))
+    found = compare_runs(judged(made(1, n=80)), judged(broken.build()))
+    assert found.summary.startswith("no request of B ended well")
+    assert row(found, "failed requests").verdict == "higher"
+    assert row(found, "ttft p50").why == "no values"
+
+
+def test_latencies_of_survivors_are_named_so() -> None:
+    half = made(2, n=80)
+    half.records[::2] = [failed(i, "status", sent_ms=50.0 * i) for i in range(0, 80, 2)]
+    warnings = compare_runs(judged(made(1, n=80)), judged(half)).warnings
+    assert any("40 of 80 requests of B failed" in w for w in warnings)
+
+
+def drifting(seed: int) -> RunData:
+    """120 requests of a server whose speed wanders over stretches of some 20 of them."""
+    rng = np.random.default_rng(seed)
+    level, rows = rng.normal(), []
+    for i in range(120):
+        level = 0.95 * level + rng.normal() * np.sqrt(1 - 0.95**2)
+        own = np.exp(0.05 * rng.normal())
+        rows.append(record(i, sent_ms=50.0 * i, ttft_ms=100 * np.exp(0.3 * level) * own, gap_ms=10.0))
+    run = Made(records=rows, workload=dict(WORKLOAD)).build()
+    run.path = Path(f"/runs/{seed}")
+    return run
+
+
+def test_a_server_that_drifts_gives_no_false_alarm_and_says_so() -> None:
+    alarms, told = 0, 0
+    for seed in range(10):
+        found = compare_runs(judged(drifting(seed)), judged(drifting(100 + seed)))
+        alarms += any(r.verdict in ("higher", "lower") for r in found.rows)
+        told += any("drift slowly" in w for w in found.warnings)
+    assert alarms <= 2
+    assert told >= 6
 
 
 def test_settings_come_with_both_values() -> None:

@@ -12,6 +12,7 @@ from kvprobe.diagnose.model import Diagnosis, Finding
 from kvprobe.evidence.records import OpenedRequest
 from kvprobe.summary.build import summarise
 from tests.summary.synthetic import T0, Made, failed, healthy, record
+from tests.summary.test_prediction import LLAMA
 
 LAYOUT: dict[str, Any] = {
     "ceiling_as_sent": 0.03,
@@ -109,8 +110,64 @@ def test_the_name_and_kind_of_the_workload_play_no_part() -> None:
 
 def test_too_few_cold_requests_are_said_to_be_too_few() -> None:
     effect = next(o for o in diagnose(healthy(families=12)).observations if o.id == "prefix_cache_effect")
-    assert "n too small: 12 cold requests over 12 prefixes and 84 warm ones" in effect.text
+    assert "84 requests began with a cached prefix and 12 did not, too few to compare" in effect.text
+    assert "20 cold ones over 10 prefixes" in effect.text
+    assert effect.text.startswith("74.4 % of the prompt tokens came from the prefix cache")
     assert "ttft_cold_p50" not in effect.facts
+
+
+def test_one_prompt_that_all_share_is_told_without_asking_for_more_prefixes() -> None:
+    made = healthy(families=1, each=40)
+    effect = next(o for o in diagnose(made).observations if o.id == "prefix_cache_effect")
+    assert "of the prompt tokens came from the prefix cache" in effect.text
+    assert "that takes" not in effect.text
+
+
+def disagreeing(**more: str) -> Made:
+    config = {
+        "block_size": "16",
+        "cache_dtype": "bf16",
+        "num_gpu_blocks": "4096",
+        "kv_bytes_per_token": "131072",
+        "kv_cache_size_tokens": "65520",
+        "kv_cache_memory_bytes": str(4096 * 16 * 131072),
+        "enable_prefix_caching": "True",
+    }
+    return replace(healthy(), "cache_config", config | more).fact("model_config", LLAMA)
+
+
+def test_a_prediction_that_agrees_leaves_a_healthy_run_healthy() -> None:
+    assert diagnose(disagreeing()).findings == []
+
+
+def test_a_prediction_that_is_off_is_a_finding_without_a_cause() -> None:
+    found = diagnose(disagreeing(kv_bytes_per_token="65536"))
+    assert [(f.cause, f.confidence) for f in found.findings] == [("unknown", "suspected")]
+    assert "predicted 131,072, the server reports 65,536" in found.findings[0].why
+
+
+def test_a_prediction_that_rests_on_an_assumption_is_an_observation() -> None:
+    found = diagnose(disagreeing(kv_bytes_per_token="65536", cache_dtype="auto"))
+    assert found.findings == []
+    assert "prediction_disagrees" in {o.id for o in found.observations}
+
+
+def test_failures_stand_before_a_prediction_that_is_off() -> None:
+    made = disagreeing(kv_bytes_per_token="65536")
+    made.records += [failed(900 + i, "status", sent_ms=500.0 * i, status_code=500) for i in range(9)]
+    found = diagnose(made)
+    assert [f.cause for f in found.findings] == ["unknown", "unknown"]
+    assert "failed" in found.findings[0].why
+
+
+def test_a_named_cause_stands_before_a_prediction_that_is_off() -> None:
+    made = disagreeing(kv_bytes_per_token="65536", enable_prefix_caching="False")
+    made.samples = [s for s in made.samples if s.metric != "engine.prefix_hits_tokens_total"]
+    made.counter("engine.prefix_hits_tokens_total", 0.0, 0.0)
+    for row in made.records:
+        row.cached_tokens = 0
+    found = diagnose(made)
+    assert [f.cause for f in found.findings] == ["prefix_caching_off", "unknown"]
 
 
 def test_without_cached_tokens_the_basis_is_told() -> None:

@@ -272,7 +272,7 @@ def growing(each: float, n: int = 12, start: float = 500.0) -> list[float]:
 def test_memory_that_grows_with_every_request() -> None:
     found = rss(*growing(40))
     assert causes(found) == ["host_memory_leak"]
-    assert found.findings[0].confidence == "likely"
+    assert found.findings[0].confidence == "suspected"  # how large the pool is, and where, nobody says
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,8 @@ def test_near_misses_of_a_host_leak(levels: list[float]) -> None:
 def test_a_pool_that_fills_page_by_page_is_no_leak() -> None:
     """In host memory a pool is paid for when it is touched: so far, growth is the pool's."""
     assert causes(rss(*growing(6), pool_bytes=1024 * MIB)) == []
-    assert causes(rss(*growing(40), pool_bytes=1024 * MIB)) == ["host_memory_leak"]
+    leak = rss(*growing(40), pool_bytes=1024 * MIB)
+    assert [(f.cause, f.confidence) for f in leak.findings] == [("host_memory_leak", "likely")]
 
 
 # -- prefill ----------------------------------------------------------------------------------------------

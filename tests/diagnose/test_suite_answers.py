@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvprobe.diagnose.allocators import allocators
 from kvprobe.diagnose.controls import controls
 from kvprobe.diagnose.mean_ratio import mean_ratio
+from kvprobe.diagnose.model import Diagnosis, Finding, Validity
 from kvprobe.diagnose.part_ratio import sameness
 from kvprobe.diagnose.sizing import block_sizes
 from kvprobe.diagnose.suite_answer import Answer, PartView, RunView, Statement, answer, part_views
+from kvprobe.diagnose.suite_judge import JudgedRun, SuiteResult, merged_diagnosis
+from kvprobe.evidence.suitedir import SuiteData, SuiteRun
 from kvprobe.summary.build import summarise
 from kvprobe.summary.quantiles import Ratio
 from tests.summary.synthetic import Made, record
@@ -330,3 +335,107 @@ def test_mean_ratio_covers_the_truth_of_constant_readings() -> None:
     found = mean_ratio(np.full(20, 6.0), np.full(30, 3.0))
     assert (found.value, found.lo, found.hi) == (2.0, 2.0, 2.0)
     assert mean_ratio(np.zeros(0), np.ones(3)).value is None
+
+
+def test_a_slow_answer_to_longer_prompts_is_no_saved_memory_and_no_slower_decode() -> None:
+    found = three({"ttft_ms": 30.0, "cached": 768}, {"ttft_ms": 200.0, "prompt": 1200})
+    assert found["memory_shared"].verdict == "cannot_tell"
+    assert found["decode_unchanged"].verdict == "cannot_tell"
+    assert "not alike" in found["decode_unchanged"].text
+
+
+def test_a_little_less_memory_is_no_sharing() -> None:
+    nearly = {"gauges": {"kv_used_bytes": 9.9e6}}
+    assert three({"cached": 768, **nearly}, {})["memory_shared"].verdict == "not_shown"
+    assert "no saving is shown" in three({"cached": 768, **nearly}, {})["memory_shared"].text
+    without_hits = three({"cached": 0}, {})["memory_shared"]
+    assert without_hits.verdict == "cannot_tell"
+    assert "not by sharing" in without_hits.text
+
+
+def test_without_a_hit_rate_a_gain_is_not_said_to_be_the_caches() -> None:
+    def silent(**spec: Any) -> Made:
+        built = made(**spec)
+        built.samples = [s for s in built.samples if "prefix" not in s.metric]
+        built.records = [msgspec.structs.replace(r, cached_tokens=None) for r in built.records]
+        return built
+
+    a = part("a", "repeated", silent(ttft_ms=30.0), silent(ttft_ms=30.0))
+    b = part("b", "distinct", silent(ttft_ms=200.0), silent(ttft_ms=200.0))
+    found = said(controls([a, b]))["prefill_saved"]
+    assert found.verdict == "shown"
+    assert "that it is the cache is not shown" in found.text
+    assert "Prefill saved" not in found.text
+
+
+def test_distinct_prompts_that_hit_are_no_control() -> None:
+    same = three({"ttft_ms": 100.0, "cached": 768}, {"ttft_ms": 100.0, "cached": 700})["prefill_saved"]
+    assert same.verdict == "cannot_tell"
+    assert "has no control" in same.text
+    less = three({"ttft_ms": 30.0, "cached": 768}, {"ttft_ms": 100.0, "cached": 300})["prefill_saved"]
+    assert less.verdict == "shown"
+    assert "the gain would be larger" in less.text
+
+
+def test_what_is_left_when_the_slow_ones_failed_is_no_sample() -> None:
+    def failing() -> Made:
+        built = made(ttft_ms=200.0, n=60)
+        built.records = [
+            msgspec.structs.replace(r, failure="timeout_first") if i % 5 == 0 else r
+            for i, r in enumerate(built.records)
+        ]
+        return built
+
+    a = part("a", "repeated", made(ttft_ms=30.0, cached=768), made(ttft_ms=30.0, cached=768))
+    found = said(controls([a, part("b", "distinct", failing(), failing())]))["prefill_saved"]
+    assert found.verdict == "cannot_tell"
+    assert "20.0 % of the requests of b failed" in found.text
+
+
+def test_lengths_that_nobody_counted() -> None:
+    built = made()
+    built.records = [msgspec.structs.replace(r, prompt_tokens=None) for r in built.records]
+    found = said(controls([part("c", "mixed", built)]))["lengths_mixed"]
+    assert found.verdict == "cannot_tell"
+    assert "reports no prompt tokens" in found.text
+
+
+def test_a_crowd_whose_warm_up_lasts_as_long_as_its_queue_is_still_read() -> None:
+    """Under a queue the last warm-up request ends when the queue does; the memory was full all the while."""
+
+    def crowd(name: str, running: float) -> Made:
+        built = made(
+            gauges={"requests_running": running, "requests_waiting": 5.0}, config={"allocator": name}
+        )
+        first = built.records[0]
+        end = max(r.end_ns or 0 for r in built.records)
+        built.records.insert(0, msgspec.structs.replace(first, request_id="w", warmup=True, end_ns=end))
+        return built
+
+    parts = [
+        part(f"{n}_crowd", "crowd", crowd(n, r), crowd(n, r)) for n, r in (("contiguous", 3), ("paged", 9))
+    ]
+    found = said(allocators(parts))["capacity_paged"]
+    assert found.verdict == "shown"
+    assert "3.00x" in found.text
+
+
+def test_what_spoils_a_measurement_stands_before_what_it_shows() -> None:
+    def run_of(name: str, cause: str, *, valid: bool) -> Any:
+        finding = Finding(
+            cause=cause, role="primary", confidence="certain", symptom=None, why="so", evidence=[]
+        )
+        validity = Validity(valid=valid, reasons=[] if valid else ["late"], warnings=[])
+        diagnosis = Diagnosis(primary=cause, findings=[finding], observations=[], validity=validity)
+        built = run(made(), 1)
+        return JudgedRun(SuiteRun(name, None, 1, None, built.data), built.summary, diagnosis)
+
+    result = SuiteResult(SuiteData(Path("x"), "complete", {}))
+    result.runs = [
+        run_of("a", "kv_pool_pressure", valid=True),
+        run_of("b", "client_bound", valid=False),
+    ]
+    merged = merged_diagnosis(result)
+    assert [f.cause for f in merged.findings] == ["client_bound", "kv_pool_pressure"]
+    assert merged.primary == "client_bound"
+    assert [f.role for f in merged.findings] == ["primary", "secondary"]

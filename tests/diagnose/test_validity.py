@@ -79,6 +79,27 @@ def test_a_late_dispatch_with_room_is_invalid() -> None:
     assert "late_client" not in invalid(late(40, 4))
 
 
+@pytest.mark.parametrize(("hung_ms", "blamed"), [(60_000, False), (300, True)])
+def test_a_server_that_hangs_on_every_request_is_not_the_client_s_lateness(
+    hung_ms: float, blamed: bool
+) -> None:
+    """40 ms before waits of a minute explain nothing; before waits of 0.3 s they might."""
+    made = Made()
+    for i in range(400):
+        row = failed(i, "timeout_first", sent_ms=i * 50, after_ms=hung_ms)
+        row.intended_ns = (row.sent_ns or 0) - 40 * MS
+        made.records.append(row)
+    assert ("late_client" in invalid(made)) is blamed
+    assert "no_success" in invalid(made)
+
+
+def test_obeyed_retry_after_is_told() -> None:
+    made = healthy()
+    made.gauge("client.retry_after_wait_s", [2.0, 3.0], worker="0")
+    assert "Retry-After was obeyed 2 times: users waited 5.00 s in all" in warnings(made)
+    assert not invalid(made)
+
+
 def test_a_late_dispatch_because_all_places_were_taken_is_client_capped() -> None:
     made = late(40, 40, crowd=16)
     made.workload["arrival"] = {"open": {"rate": 20.0, "max_in_flight": 16}}

@@ -257,3 +257,10 @@ def test_a_format_that_is_mistyped_is_a_matter_of_the_workload(tmp_path: Path) -
     problem = only(tmp_path, TRACE.replace("trace: t.jsonl", "trace: t.jsonl\n  format: azur"))
     assert problem.fix == "did you mean `azure`?"
     assert problem.line == 5
+
+
+def test_more_turns_than_can_be_worked_out_are_refused_at_once(tmp_path: Path) -> None:
+    text = SESSIONS.replace("sessions: 3", "sessions: 100000").replace("[2, 4]", "[1, 1000]")
+    problem = only(tmp_path, text)
+    assert "sessions x turns is 100,000,000, above 200,000" in problem.message
+    assert problem.line == 4

@@ -81,7 +81,7 @@ def _pressure(view: View, usage: list[activity.Point], waiting: list[activity.Po
 
 
 def _confidence(view: View, preemptions: float) -> Confidence:
-    """A gauge that may count blocks that are only cached is always full, and a queue beside it proves little."""
+    """A gauge that may count blocks that are only cached is always full: a queue beside it proves little."""
     if preemptions > 0:
         return "certain"
     return "likely" if view.summary.engine in COUNTS_RUNNING_ONLY else "suspected"

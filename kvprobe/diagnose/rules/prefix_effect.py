@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvprobe.diagnose.contrast import Contrast, contrast
+from kvprobe.diagnose.contrast import MIN_EACH, MIN_FAMILIES, Contrast, contrast
 from kvprobe.diagnose.decode import UNCHANGED, Decode, judge_ratio
 from kvprobe.diagnose.model import Observation, Quantity
 from kvprobe.diagnose.rules.base import Outcome
@@ -37,9 +37,15 @@ def _share_only(view: View, c: Contrast) -> list[Observation]:
     reach = view.summary.metrics.prefix_hit_rate.ceiling
     allowed = f", where these prompts allow {percent(reach)}" if reach is not None else ""
     cold = f" and {whole(len(c.cold))} did not" if c.cold else ""
+    # Where all share one prompt no longer run would change that, and so nothing is asked for.
+    needs = (
+        f" (that takes {MIN_EACH} cold ones over {MIN_FAMILIES} prefixes, and {MIN_EACH} warm ones)"
+        if c.families > 1
+        else ""
+    )
     text = (
         f"{percent(got)} of the prompt tokens came from the prefix cache{allowed}; {whole(len(c.warm))} "
-        f"requests began with a cached prefix{cold}, too few to compare for what a hit saves."
+        f"requests began with a cached prefix{cold}, too few to compare for what a hit saves{needs}."
     )
     facts = _counts(c) | {"got": Quantity(got, "ratio"), "ceiling": Quantity(reach, "ratio")}
     return [Observation(id="prefix_cache_effect", text=text, facts=facts)]

@@ -28,8 +28,8 @@ MOST_EVENTS = 20_000
 CHUNK_ROWS = 100
 BLOCK_TOKENS = 16
 _ASSUMED = (
-    "20 ms a step and 40 us a token are an order of magnitude, no more: times, and how many requests are there at "
-    "once, follow from it; give --gpu NAME of the table, or use `kvprobe replay --fit RUN`"
+    "20 ms a step and 40 us a token are an order of magnitude, no more: times, and how many requests run "
+    "at once, follow from it; give --gpu NAME of the table, or use `kvprobe replay --fit RUN`"
 )
 _SIMULATED = ("vllm", "sglang", "reference")
 _PROBES = (1, 1_000, 300_000)

@@ -22,7 +22,7 @@ def assumptions(view: Prelaunch) -> Section:
     table = Table(
         name="assumptions",
         caption=w("Each value and its source"),
-        columns=[w("value"), w("is"), w("source")],
+        columns=[w("assumption"), w("value"), w("source")],
         rows=[[name, value or "", w(source)] for name, value, source in rows],
     )
     blocks: list[Block] = [table]
@@ -67,7 +67,11 @@ def _planned(view: Prelaunch) -> list[Row]:
             "user",
         ),
         ("GPU", _text(get("gpu")), "user"),
-        (w("tensor x pipeline parallel"), f"{get('tp')} x {get('pp')}", "user"),
+        (
+            w("tensor x pipeline parallel"),
+            f"{get('tp')} x {get('pp')}",
+            "default" if get("tp") == get("pp") == 1 else "user",
+        ),
         (w("context limit, tokens"), _count(context), "config"),
         (w("block, tokens"), _count(block), "default"),
         (w("lengths p50 / p95 / max, tokens"), _lengths(view), _text(get("lengths.source")) or "user"),

@@ -19,7 +19,7 @@ def heads(view: Prelaunch) -> list[Row]:
     w = view.w
     told = _fact(view, "model_config")
     config = told if isinstance(told, Mapping) else {}
-    rows = []
+    rows: list[Row] = []
     for label, path, key in (
         (w("KV heads"), "model.kv_heads", "num_key_value_heads"),
         (w("head dimension"), "model.head_dim", "head_dim"),
@@ -43,7 +43,7 @@ def machine(view: Prelaunch) -> list[Row]:
     ranks = (view.number("tp") or 1) * (view.number("pp") or 1)
     link = (w("none: one GPU"), "formula") if ranks == 1 else (w("not known"), UNKNOWN)
     return [
-        (w("GPUs of a replica"), whole(ranks), "user"),
+        (w("GPUs of a replica"), whole(ranks), "formula"),
         (w("GPUs seen in the run"), _join(names, len(gpus)) or w("not known"), _source(names)),
         (w("driver"), ", ".join(drivers) or w("not known"), _source(drivers)),
         (w("power cap"), ", ".join(caps) or w("not known"), _source(caps)),

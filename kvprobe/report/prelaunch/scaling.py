@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvprobe.report.charts_capacity import number
 from kvprobe.report.content import Block, Facts, Figure, Inline, Num, Para, Said, Section, Table
@@ -69,7 +69,7 @@ def _counts(view: Prelaunch, have: Measure, need: Measure) -> list[tuple[str, In
         have=amount(view, have),
     )
     rows: list[tuple[str, Inline]] = [
-        (w("replicas for the demand"), told),
+        (w("replicas, each at {share} of its capacity at most", share=SAFE_WORDS), told),
         (w("with one to spare (N+1)"), whole(n + 1)),
         (w("load of each replica"), _loads(view, have, need, n)),
     ]
@@ -119,7 +119,7 @@ def tornado(view: Prelaunch) -> Figure | None:
         name="what-if",
         title=w("What a change would do to the requests that fit at once"),
         description=w("Against the plan; every bar is the plan calculated again with one thing changed."),
-        draw=lambda width: _draw(found, width),
+        draw=lambda width: _draw([replace(c, label=said(view, c.label).text) for c in found], width),
         table=Table(
             name="what-if",
             caption=w("What if"),
@@ -128,7 +128,7 @@ def tornado(view: Prelaunch) -> Figure | None:
                 [
                     said(view, c.label),
                     Num(whole(c.value), c.value),
-                    Num(f"{100 * c.share:+.0f} %", c.share),
+                    Num(_percent(c), c.share),
                     said(view, c.note) if c.note else "",
                 ]
                 for c in found
@@ -136,6 +136,10 @@ def tornado(view: Prelaunch) -> Figure | None:
             numeric=frozenset((1, 2)),
         ),
     )
+
+
+def _percent(c: Change) -> str:
+    return f"{100 * c.share:+,.0f} %"
 
 
 def _draw(found: list[Change], width: int) -> tuple[str, int]:
@@ -162,10 +166,9 @@ def _draw(found: list[Change], width: int) -> tuple[str, int]:
             max(b - a, 1.5),
             17,
             "s3" if c.share >= 0 else "badr",
-            f"{c.label}: {100 * c.share:+.0f} %",
+            f"{c.label}: {_percent(c)}",
         )
-        words = f"{100 * c.share:+.0f} %"
+        d.line(x(0.0), y - 1, x(0.0), y + 22, "axis")
+        words = _percent(c)
         d.text(b + 5 if c.share >= 0 else a - 5, y + 15, words, "tick", "start" if c.share >= 0 else "end")
-    bottom = row * len(found) + 4
-    d.line(x(0.0), 0, x(0.0), bottom, "axis")
-    return d.out(), int(bottom + 4)
+    return d.out(), int(row * len(found) + 8)

@@ -1,19 +1,19 @@
 """The tornado of the inputs: how the cache that the demand takes, and its cost, move with each of them.
 
-    share = requests at once x whole blocks of (prompt x (1 - hit rate) + answer) / tokens of the pool
+    share = requests at once x (prompt x (1 - hit rate) + answer + (block - 1) / 2) / tokens of the pool
     cost a month = share x price of an hour x 730
 
-Each input is moved by a quarter, the others stay. It is a formula and no measurement: a token that hits is
+(block - 1) / 2 is the expected empty tail of a last block: whole blocks would move in jumps. Each input is
+moved by a quarter, the others stay. It is a formula and no measurement: a token that hits is
 taken as held by another request already, which is the most that sharing can save, and every request counts
 at its full length, which is the most that it can hold.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from kvprobe.report.content import Block, Figure, Inline, Num, Para, Said, Table
+from kvprobe.report.content import Block, Figure, Inline, Num, Para, Said, Series, Table
 from kvprobe.report.prelaunch.view import HOURS_PER_MONTH, Prelaunch, planned_at_once, tokens_per_request
 from kvprobe.report.scales import Scale, nice_top, text_width
 from kvprobe.report.svg import FONT_PX, Drawing, fitting, left_margin
@@ -37,8 +37,12 @@ class Inputs:
 
     def share(self) -> float:
         """Of one replica's pool that the demand takes; above 1 it needs more than one."""
-        tokens = self.prompt * (1.0 - min(1.0, self.hit)) + self.answer
-        return self.at_once * math.ceil(tokens / self.block) * self.block / self.pool
+        tokens = self.prompt * (1.0 - min(1.0, self.hit)) + self.answer + (self.block - 1) / 2
+        return self.at_once * tokens / self.pool
+
+    def moved(self, name: str, factor: float) -> Inputs:
+        """With one input times `factor`."""
+        return replace(self, **{name: getattr(self, name) * factor})
 
     def outcome(self) -> float:
         return self.share() * (self.price * HOURS_PER_MONTH if self.price is not None else 1.0)
@@ -122,7 +126,7 @@ def swings(view: Prelaunch) -> list[Swing]:
     named: list[tuple[str, str, float | None, str]] = [
         ("prompt", w("prompt tokens (ISL)"), base.prompt, whole(base.prompt)),
         ("answer", w("answer tokens (OSL)"), base.answer, figures(base.answer)),
-        ("at_once", w("requests at once"), base.at_once, figures(base.at_once)),
+        ("at_once", w("concurrent requests"), base.at_once, figures(base.at_once)),
         ("hit", w("prefix hit rate"), base.hit, percent(base.hit)),
         ("price", w("price of an hour"), base.price, figures(base.price) if base.price is not None else ""),
     ]
@@ -130,7 +134,7 @@ def swings(view: Prelaunch) -> list[Swing]:
     for name, label, value, told in named:
         if value is None:
             continue
-        down, up = (replace(base, **{name: value * (1 + step)}).outcome() for step in (-STEP, STEP))
+        down, up = (base.moved(name, 1 + step).outcome() for step in (-STEP, STEP))
         out.append(Swing(label, told, sources[name], down, up))
     return sorted(out, key=lambda s: -s.width)
 
@@ -157,8 +161,8 @@ def _figure(view: Prelaunch, base: Inputs, found: list[Swing]) -> Figure:
         else w("Share of one replica's cache that the demand takes, each input a quarter lower and higher")
     )
     formula = w(
-        "share = requests at once x whole blocks of (prompt x (1 - hit rate) + answer) / pool tokens; cost a "
-        "month = share x price of an hour x 730. Calculated, not measured: shares of a replica are not "
+        "share = requests at once x (prompt x (1 - hit rate) + answer + (block - 1) / 2) / pool tokens; "
+        "cost a month = share x price of an hour x 730. Calculated, not measured: shares of a replica are not "
         "rounded up, and a token that hits is taken as held already."
     )
     return Figure(
@@ -166,6 +170,7 @@ def _figure(view: Prelaunch, base: Inputs, found: list[Swing]) -> Figure:
         title=title,
         description=w("The line in the middle is {value}, with every input as it stands.", value=told),
         draw=lambda width: _draw(found, middle, money, width),
+        legend=[Series("s1", w("a quarter lower"), "area"), Series("s2", w("a quarter higher"), "area")],
         table=Table(
             name="sensitivity",
             caption=w("What each input does"),
@@ -205,9 +210,9 @@ def _draw(found: list[Swing], middle: float, money: bool, width: int) -> tuple[s
         for value, style in ((s.low, "s1"), (s.high, "s2")):
             a, b = sorted((x(middle), x(value)))
             d.rect(a, y, max(b - a, 1.0), 19, style, f"{s.label}: {_shown(value, money)}")
+        d.line(x(middle), y - 2, x(middle), y + 21, "axis")
         for value, opposite in ((s.low, s.high), (s.high, s.low)):
             right = value > opposite
             at = x(value) + 5 if right else x(value) - 5
             d.text(at, y + 14, _shown(value, money), "tick", "start" if right else "end")
-    d.line(x(middle), 0, x(middle), row * len(found), "axis")
     return d.out(), int(row * len(found) + 6)

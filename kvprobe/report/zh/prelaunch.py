@@ -34,7 +34,7 @@ PRELAUNCH: Final[dict[str, str]] = {
     "price of a million output tokens": "每百万输出 token 价格",
     "demand": "需求",
     "engine that was loaded": "被测引擎",
-    "length of the load": "加载时长",
+    "length of the load": "压测时长",
     "prompt tokens, median": "输入 token，中位数",
     "output tokens of a request, mean": "每请求输出 token，均值",
     "prefix hits": "前缀命中",
@@ -59,7 +59,7 @@ PRELAUNCH: Final[dict[str, str]] = {
     "how": "算法",
     "Not known yet. This would fill it: {command}": "尚不清楚。运行以下命令即可补全：{command}",
     "value": "取值",
-    "is": "为",
+    "assumption": "项目",
     "none: the plain formula": "无：按通用公式",
     "Memory of one GPU": "单张 GPU 的显存",
     "Rule: {rule}.": "计算规则：{rule}。",
@@ -104,8 +104,6 @@ PRELAUNCH: Final[dict[str, str]] = {
     "flag": "参数",
     "Against what runs now": "与当前运行参数对比",
     "No request failed in this run.": "本次运行没有失败请求。",
-    "The first request of the warm-up waited {t} for its first token; it counts in no other number.": "预热"
-    "的第一个请求等待首 token 用了 {t}；它不计入其他任何数字。",
     "on": "开",
     "recommended": "建议",
     "change": "变化",
@@ -127,13 +125,9 @@ PRELAUNCH: Final[dict[str, str]] = {
     "Numbers that the plan does not have, and why": "规划中缺失的数字及原因",
     "Warnings of the plan": "规划的警告",
     "11 Replicas and scaling": "11 副本与扩缩容",
-    "Signs that another replica is due, in the order in which they come: requests waiting above 0 for "
-    "several readings; KV use at or above 90 %; preemptions.": "需要增加副本的信号，按出现的先后：连续多次读数"
-    "有请求在等待；KV 占用达到或超过 90 %；出现抢占。",
     "What a change would do to the requests that fit at once": "各项改动对可同时容纳请求数的影响",
     "Against the plan; every bar is the plan calculated again with one thing changed.": "以规划为基准；每一条"
     "都是只改动一项后重新计算的结果。",
-    "replicas for the demand": "满足需求所需副本数",
     "{n} = demand {need} / ({share} x {have}), whole": "{n} = 需求 {need} /（{share} x {have}），向上取整",
     "with one to spare (N+1)": "含一个备用（N+1）",
     "add a replica from": "达到多少时增加副本",

@@ -10,8 +10,8 @@ PRELAUNCH_MORE: Final[dict[str, str]] = {
     "Each row is a start that several prompts share, further in what shares more. A bar is the prompt tokens "
     "that its reuse can save beyond the row above it; token counts are {how}.": "每一行是若干提示词共有的开头，"
     "缩进越深共享越长。条长是在上一级之外，复用它还能省下的输入 token；token 数为{how}。",
-    "counted": "实际计数",
-    "estimated": "估算",
+    "exact": "精确值",
+    "estimated": "估算值",
     "{n} of {all} nodes are drawn, those that save most.": "共 {all} 个节点，只画出节省最多的 {n} 个。",
     "{t} tokens, {n} prompts": "{t} token，{n} 条提示词",
     "Shared starts": "共享的开头",
@@ -29,6 +29,7 @@ PRELAUNCH_MORE: Final[dict[str, str]] = {
     "answer tokens (OSL)": "输出 token（OSL）",
     "prefix hit rate": "前缀命中率",
     "input": "输入量",
+    "concurrent requests": "并发请求数",
     "a quarter lower": "减少四分之一",
     "a quarter higher": "增加四分之一",
     "What each input does": "各输入量的影响",
@@ -37,9 +38,9 @@ PRELAUNCH_MORE: Final[dict[str, str]] = {
     "Share of one replica's cache that the demand takes, each input a quarter lower and higher": "需求占单个副本"
     "缓存的比例：各输入量分别减少、增加四分之一",
     "The line in the middle is {value}, with every input as it stands.": "中线为 {value}，即各输入量保持不变时。",
-    "share = requests at once x whole blocks of (prompt x (1 - hit rate) + answer) / pool tokens; cost a month = "
+    "share = requests at once x (prompt x (1 - hit rate) + answer + (block - 1) / 2) / pool tokens; cost a month = "
     "share x price of an hour x 730. Calculated, not measured: shares of a replica are not rounded up, and a "
-    "token that hits is taken as held already.": "占比 = 并发请求数 x（输入 x (1 - 命中率) + 输出，按整块计）/ 缓存池 "
+    "token that hits is taken as held already.": "占比 = 并发请求数 x（输入 x (1 - 命中率) + 输出 + (块 - 1) / 2）/ 缓存池 "
     "token 数；每月成本 = 占比 x 每小时价格 x 730。此为计算值，并非实测：副本数不取整，命中的 token 视为已有副本。",
     "How the need moves with prompt, answer, concurrency, hit rate and price is not known yet: it takes a plan "
     "with a pool and a valid run.": "需求随输入长度、输出长度、并发、命中率和价格如何变化，目前未知：需要一份含缓存池的"
@@ -51,6 +52,7 @@ PRELAUNCH_MORE: Final[dict[str, str]] = {
     "stated with --price-per-hour": "由 --price-per-hour 给出",
     "stated rate x measured time in the system (Little's law)": "给定速率 x 实测逗留时间（利特尔法则）",
     # replicas
+    "replicas, each at {share} of its capacity at most": "所需副本数（每个至多用其容量的 {share}）",
     "load of each replica": "每个副本的负载",
     "{a} of its capacity; {b} when one is lost": "其容量的 {a}；失去一个副本时为 {b}",
     "load of a replica": "单个副本的负载",

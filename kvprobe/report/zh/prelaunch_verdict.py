@@ -39,7 +39,7 @@ VERDICT: Final[dict[str, str]] = {
     "not yet shown to be ready": "尚未证明就绪",
     "calculated, not measured": "计算值，未实测",
     "the run does not fit the plan": "运行与规划不符",
-    "Ready for {need}{limits} on {where}: {have} was shown.": "可以上线：{where} 在{limits}可承载 {need}，已实测 "
+    "Ready for {need}{limits} on {where}: {have} was shown.": "可以上线：{where} {limits}可承载 {need}，已实测 "
     "{have}。",
     "Not yet shown to be ready: the test carried {have} on {where}.": "尚未证明就绪：测试中 {where} 承载了 {have}。",
     "the planned machine": "规划的机器",
@@ -47,7 +47,7 @@ VERDICT: Final[dict[str, str]] = {
     "依据的实测或计算结果。",
     "Fits by calculation, and not yet shown to be ready: {have} on {where}.": "按计算放得下，但尚未证明就绪："
     "{where} 可容纳 {have}。",
-    " within {limits}": "满足 {limits} 的前提下",
+    " within {limits}": "在满足 {limits} 的前提下",
     "moderate": "中",
     "one load was measured; the limit above it was not looked for": "只测了一档负载，没有寻找其上限",
     "platform": "平台团队",
@@ -65,8 +65,8 @@ VERDICT: Final[dict[str, str]] = {
     "low": "低",
     "nothing valid was measured; a calculation cannot know speed or queues": "没有有效的实测；计算无法得知速度与排队",
     "high": "高",
-    "a sweep found the limit from both sides, with at least ten minutes of load": "扫描从两侧夹出了上限，且加载至少十分钟",
-    "the limit was found, but no load ran for ten minutes ({t})": "找到了上限，但没有一次加载达到十分钟（{t}）",
+    "a sweep found the limit from both sides, with at least ten minutes of load": "扫描从两侧夹出了上限，且压测至少十分钟",
+    "the limit was found, but no load ran for ten minutes ({t})": "找到了上限，但没有一次压测达到十分钟（{t}）",
     "speed: no valid run of the planned service": "速度：没有对规划服务的有效运行",
     "queues and waits under load": "负载下的排队与等待",
     "the limit: no sweep of rates": "上限：没有做速率扫描",
@@ -84,7 +84,7 @@ VERDICT: Final[dict[str, str]] = {
     "No length distribution was given: the plan counts with the longest request.": "没有给出长度分布：规划按最长请求计算。",
     "No latency target is agreed: nothing tells when the service is too slow.": "没有约定时延目标：无从判断服务何时算慢。",
     "the network: client and server were one machine": "网络：客户端与服务端在同一台机器上",
-    "hours of load: the longest load ran for {t}": "长时间负载：最长的一次加载为 {t}",
+    "hours of load: the longest load ran for {t}": "长时间负载：最长的一次压测为 {t}",
     "it does not fit": "放不下",
     "the measurement is INVALID": "测量无效",
     "The cache ran out under this load: {n} preemptions, each computes its tokens again.": "该负载下缓存耗尽：抢占 "

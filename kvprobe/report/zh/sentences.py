@@ -91,7 +91,7 @@ SENTENCES: Final[dict[str, str]] = {
     "(Plain TPOT differs, {} times [{}, {}]: cold requests come together, and the prefill of each slows the decode "
     "of the others.)": "（直接比较 TPOT 会有差异，为 {} 倍，区间 [{}, {}]：冷请求集中到来，彼此的预填充拖慢了解码。）",
     "This is what prefix caching does: it saves prefill, never decode.": "这正是前缀缓存的作用：节省预填充，不影响解码。",
-    "What prefix hits changed cannot be told: {}.": "无法判断前缀命中带来的变化：{}。",
+    "{} of the prompt tokens came from the prefix cache{}; {} requests began with a cached prefix{}, too few to compare for what a hit saves{}.": "提示词 token 的 {} 来自前缀缓存{}；{} 个请求以已缓存的前缀开始{}，样本太少，无法比较命中节省了多少{}。",
     "put what changes from request to request behind what all requests share, or leave it out": "把每次变化的内容移到"
     "所有请求共享的部分之后，或去掉",
     "prompts whose token ids are equal up to the end of the shared part": "提示词的 token id 直到共享部分末尾都相同",
