@@ -107,6 +107,7 @@ def serve(rows: list[TraceRow], blocks: int) -> Served:
     core, served, coming = engine(blocks), Served(), deque(enumerate(rows))
     prompts = [prompt(row) for row in rows]
     stamps: dict[str, list[int]] = {}
+    cached: dict[str, int] = {}
     begin = time.monotonic_ns()
     while coming or core.has_work:
         now = (time.monotonic_ns() - begin) / 1e9
@@ -119,11 +120,12 @@ def serve(rows: list[TraceRow], blocks: int) -> Served:
         for name, event in core.step():
             if event.token is not None:
                 stamps.setdefault(name, []).append(time.monotonic_ns())
+                cached.setdefault(name, event.cached_tokens)
     served.peak_blocks = round(core.state.usage_ratio_max * core.state.usage.blocks_total)
     metrics = core._metrics
     served.preemptions = int(metrics.preemptions._value.get())
     served.hit_rate = metrics.prefix_hits._value.get() / metrics.prefix_queries._value.get()
-    served.records = [_record(n, row, stamps[str(n)], begin) for n, row in enumerate(rows)]
+    served.records = [_record(n, row, stamps[str(n)], cached[str(n)], begin) for n, row in enumerate(rows)]
     return served
 
 
@@ -140,7 +142,7 @@ def _sequence(core: EngineCore, number: int, tokens: list[int], row: TraceRow) -
     )
 
 
-def _record(number: int, row: TraceRow, stamps: list[int], begin: int) -> RequestRecord:
+def _record(number: int, row: TraceRow, stamps: list[int], cached: int, begin: int) -> RequestRecord:
     return RequestRecord(
         request_id=str(number),
         kind="trace",
@@ -150,6 +152,7 @@ def _record(number: int, row: TraceRow, stamps: list[int], begin: int) -> Reques
         last_token_ns=stamps[-1],
         gaps_ns=[b - a for a, b in pairwise(stamps)],
         prompt_tokens=row.in_tokens,
+        cached_tokens=cached,
         completion_tokens=len(stamps),
         plan_index=number,
     )
@@ -196,7 +199,7 @@ def _row(name: str, what: str, measured: float, simulated: float) -> str:
 def reference_part(count: int) -> list[str]:
     served = serve(trace(count, 12.0, seed=1), 400)
     run = RunData(path=Path("first"), status="complete", records=served.records)
-    cost = fit_data(run, name="the first trace")
+    cost = fit_data(run, name="the first trace", budget_tokens=BUDGET)
     lines = [
         f"Step time fitted to a first trace ({count} requests, pool never full): {1e3 * cost.fixed_s:.2f} ms "
         f"a step, "

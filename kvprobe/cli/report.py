@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvprobe.diagnose.suite_judge import JudgedRun, SuiteResult
     from kvprobe.evidence.rundata import RunData
     from kvprobe.report.content import Report
+    from kvprobe.report.words import Language
     from kvprobe.summary.build import Summary
 
 _FILES = (
@@ -96,7 +97,7 @@ def _run_report(args: argparse.Namespace, data: RunData, summary: Summary, diagn
     from kvprobe.report.terminal import banner
 
     document = run_document(data, summary, diagnosis)
-    lang = args.lang or "en"
+    lang: Language = args.lang or "en"
     report = run_report(summary, diagnosis, banner(data), data=data, document=document, lang=lang)
     if args.replay is not None:
         from kvprobe.report.replay_page import read_replay, replay_sections

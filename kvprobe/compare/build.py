@@ -160,7 +160,7 @@ def _survivors(sampled: tuple[make.Sampled, make.Sampled]) -> list[str]:
     for letter, side in zip("AB", sampled, strict=True):
         if side.ok and side.failed > MANY_FAILED * side.sent:
             out.append(
-                f"{side.failed:,} of {side.sent:,} requests of {letter} failed: its latencies are those of the "
-                "others, which had the server more to themselves"
+                f"{side.failed:,} of {side.sent:,} requests of {letter} failed: its latencies are those of "
+                "the others, which had the server more to themselves"
             )
     return out

@@ -23,8 +23,6 @@ MIN_SLICES = 20
 MIN_WINDOW_S = 2.0
 MAX_SLICES = 120
 """Of a window: a second each in between."""
-
-
 _LABELS = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "e2e", "response_latency_s": "e2e scheduled"}
 
 
@@ -38,8 +36,7 @@ class Sampled:
     start_ns: int | None
     end_ns: int | None
     time: float = field(init=False)
-    """Correlation time of the run in requests, the longest that any latency shows: a server whose speed
-    drifts does so for all of them, and in some the noise of other causes hides it."""
+    """Correlation time in requests, the longest of any latency: noise hides a drift in some of them."""
 
     def __post_init__(self) -> None:
         series = [_values(self.ok, value_of) for _, value_of, _ in LATENCY_ROWS]
@@ -61,8 +58,7 @@ def latency_rows(a: Sampled, b: Sampled, rng: np.random.Generator, level_all: fl
     for name, value_of, qs in LATENCY_ROWS:
         sides = [_values(side.ok, value_of) for side in (a, b)]
         drawn = _drawn_quantiles(sides, (a.time, b.time), qs, rng)
-        for q in qs:
-            out.append(_quantile_row(name, q, sides, drawn.get(q), level_all))
+        out += [_quantile_row(name, q, sides, drawn.get(q), level_all) for q in qs]
     return [*out, *_gap_rows((0.5, 0.99), (a, b), rng, level_all)]
 
 
@@ -95,7 +91,7 @@ def _quantile_row(
     sizes = [int(v.size) for v in sides]
     if drawn is None:
         short = min(sizes)
-        why = "no values" if short == 0 else f"n too small: {short}, p{100 * q:g} needs {needed(q)}"
+        why = f"n too small: {short}, p{100 * q:g} needs {needed(q)}" if short else "no values"
         a, b = (float(np.median(v)) if q == 0.5 and v.size else None for v in sides)
         return _row(label, "s", "lower", a, b, sizes, verdict="n_too_small", why=why)
     return _judged(label, "s", "lower", drawn, sizes, level_all)
@@ -151,7 +147,7 @@ def throughput_row(
     for value, series, side in zip(values, slices, sides, strict=True):
         assert series is not None
         made = resample.plan(series, side.time * series.size / max(len(side.ok), 1))
-        made = made if made.block > 1 else replace(made, block=2)
+        made = replace(made, block=max(2, made.block))
         found = resample.resampled(lambda w, s=series: float(w @ s / w.sum()), made, rng)  # type: ignore[misc]
         # The draws are of the slices' mean; the run's own figure may count a last token more or less.
         drawn.append(Drawn(value or 0.0, found * ((value or 0.0) / float(series.mean())), made))
@@ -230,11 +226,11 @@ def single_row(
     """One number a run, from the server: no interval can be had from one run each."""
     if a is None and b is None:
         return None
-    why = "one number a run" if None not in (a, b) else "not measured in one of the runs"
-    verdict: Verdict = "no_interval" if None not in (a, b) else "not_measured"
-    row = _row(name, unit, better, a, b, [None, None], verdict=verdict, why=why)
-    if a is not None and b is not None:
-        row.change, row.change_is = b - a, "difference"
+    if a is None or b is None:
+        why = "not measured in one of the runs"
+        return _row(name, unit, better, a, b, [None, None], verdict="not_measured", why=why)
+    row = _row(name, unit, better, a, b, [None, None], verdict="no_interval", why="one number a run")
+    row.change, row.change_is = b - a, "difference"
     return row
 
 

@@ -62,9 +62,7 @@ def memory_shared(repeated: PartView, distinct: PartView) -> Statement:
         text = f"{numbers}: no saving is shown."
         return Statement(id="memory_shared", verdict="not_shown", text=text, facts=facts)
     if hits is not None and hits < NO_SHARING:
-        text = (
-            f"{numbers}: less, but not by sharing: {percent(hits)} of the prompt tokens came from the cache."
-        )
+        text = f"{numbers}: less, but not by sharing ({percent(hits)} of the prompt tokens were hits)."
         return Statement(id="memory_shared", verdict="cannot_tell", text=text, facts=facts)
     text = (
         f"{numbers}: {percent(1 - shared / alone)} less with this many at once. That is capacity; TTFT "

@@ -24,6 +24,10 @@ LOGS: Final = "logs"
 _TIMELESS: Final = frozenset({*FACT_EVENTS, "engine_start", "serving", "engine_version", "block_size"})
 """What a log told before the run and what still holds during it."""
 _DROPPED: Final = ("cut",)
+_ZONES_S: Final = 15 * 3600.0
+"""Log times without a zone are read as UTC, and clocks on earth differ from it by 14 hours at most."""
+_METRICS_ENGINES: Final = frozenset({"reference", "vllm", "sglang", "llama.cpp", "trtllm", "lmdeploy", "tgi"})
+"""Engines that both a metrics page and a log tell for sure."""
 
 
 def log_view(run: RunData, more: Sequence[str] = ()) -> LogView | None:
@@ -41,8 +45,9 @@ def log_view(run: RunData, more: Sequence[str] = ()) -> LogView | None:
         return None
     borders = _borders(run)
     alive = server_lived(run)
+    events = [e for e in read.events if _counts(e, borders)]
     return LogView(
-        events=[e for e in read.events if _counts(e, borders)],
+        events=_of_this_server(run, _of_this_time(run, events), read.engine),
         engine=read.engine,
         engine_version=read.engine_version,
         # The log of a server that still lives just has no end yet.
@@ -79,6 +84,44 @@ def _borders(run: RunData) -> dict[str, int]:
             if isinstance(name, str) and type(line) is int:
                 found[os.path.join(run.path, name)] = line
     return found
+
+
+def _of_this_time(run: RunData, events: list[Event]) -> list[Event]:
+    """Without what a log told days before or after the run: another incident. A line without a time has
+    that of the line before it in its log."""
+    clock, span = run.environment.get("clock"), _span_ns(run)
+    shift = clock.get("utc_ns", 0) - clock.get("monotonic_ns", 0) if isinstance(clock, dict) else 0
+    if not shift or span is None:
+        return events
+    begin_s, end_s = ((t + shift) / 1e9 for t in span)
+    kept, last = [], dict[str, float]()
+    for event in events:
+        if event.time_s is not None:
+            last[event.source] = event.time_s
+        told = last.get(event.source)
+        near = told is None or begin_s - _ZONES_S <= told <= end_s + _ZONES_S
+        if near or event.name in _TIMELESS:
+            kept.append(event)
+    return kept
+
+
+def _span_ns(run: RunData) -> tuple[int, int] | None:
+    instants = [t for r in run.records for t in (r.intended_ns, r.end_ns) if t is not None]
+    return (min(instants), max(instants)) if instants else None
+
+
+def _of_this_server(run: RunData, events: list[Event], engine: str | None) -> list[Event]:
+    """Without logs of another engine than the one whose metrics were read. `engine` is what all of the logs
+    together look like: it stands for a log of which no line names one."""
+    told = [f.value.get("name") for f in run.facts if f.name == "engine" and isinstance(f.value, dict)]
+    if not told or told[-1] not in _METRICS_ENGINES:
+        return events
+    sources = {e.source for e in events}
+    named = {s: {e.engine for e in events if e.source == s} & _METRICS_ENGINES for s in sources}
+    if len(sources) == 1 and engine in _METRICS_ENGINES:
+        named = {s: names | {engine} for s, names in named.items()}
+    alien = {s for s, names in named.items() if names and told[-1] not in names}
+    return [e for e in events if e.source not in alien]
 
 
 def _counts(event: Event, borders: dict[str, int]) -> bool:

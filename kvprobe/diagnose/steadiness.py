@@ -19,6 +19,7 @@ from kvprobe.diagnose.issues import Issue
 from kvprobe.diagnose.view import View
 from kvprobe.summary.latency import NS, ttft_s
 from kvprobe.summary.quantiles import Floats
+from kvprobe.summary.student import student_975
 from kvprobe.summary.units import figures, seconds, whole
 
 MIN_ROWS = 30
@@ -29,7 +30,6 @@ MIN_TURNS = 3.0
 OUTRUN = 1.25
 PILED_UP_SHARE = 0.25
 """Of all requests: so many in flight at the last sending mean that they piled up."""
-_NORMAL_975 = 1.959964
 
 
 def overloaded(view: View) -> str | None:
@@ -100,14 +100,6 @@ def drift(times_s: Floats, values: Floats, *, logarithmic: bool = False) -> floa
     rise = slope * float(times_s.max() - times_s.min())
     change = math.expm1(min(rise, 50.0)) if logarithmic else rise / middle
     return change if abs(change) > DRIFT_SHARE else None
-
-
-def student_975(freedom: int) -> float:
-    """97.5 % point of Student's t (Cornish-Fisher expansion; 4 digits from 10 degrees of freedom on)."""
-    z = _NORMAL_975
-    first = (z**3 + z) / (4 * freedom)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return z + first + second
 
 
 def _in_flight(view: View) -> tuple[Floats, Floats]:

@@ -55,6 +55,17 @@ class View:
         """No other client's work in the server's counters, as far as these tell (null counts as alone)."""
         return not self.summary.metrics.prefix_hit_rate.others_tokens
 
+    @property
+    def engines(self) -> int:
+        """How many engines (replicas, ranks) the metrics are of, as their labels tell; 1 without labels."""
+        told = {
+            (s.labels.get("replica", ""), s.labels.get("engine", ""))
+            for s in self.run.samples
+            if s.metric.startswith("engine.")
+        }
+        named = {pair for pair in told if any(pair)}
+        return max(len(named), 1)
+
     def at_rest(self, metric: str) -> tuple[float, float] | None:
         """A gauge's first reading at or before the load's start, and its last at or after the load's end."""
         start = activity.mark_ns(self.run.samples, activity.LOAD_START)

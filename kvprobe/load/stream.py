@@ -54,11 +54,9 @@ def run_request(
 ) -> RequestRecord:
     """Send one request, read its stream to the end and say what happened.
 
-    `request` may be built beforehand (`build_request`), so that building costs the schedule
-    nothing. `on_sent` is called once with the instant of sending. A failure is a record with a
-    kind, never an exception; a killed greenlet (GreenletExit) gives `cancelled_at_end`. What
-    `on_sent` raises comes through, with the connection closed.
-    """
+    `request` may be built beforehand (`build_request`), so that building costs the schedule nothing.
+    `on_sent` is called once with the instant of sending; what it raises comes through, with the
+    connection closed. Else a failure is a record with a kind; GreenletExit gives `cancelled_at_end`."""
     record = _new_record(planned, spec, request_id, intended_ns)
     if request is None:
         request = build_request(planned, spec, request_id)

@@ -51,6 +51,7 @@ class PartsBuilder:
 
     def all(self) -> list[SuitePart]:
         self._check_names()
+        self._check_roles()
         found = [self._part(i, spec) for i, spec in enumerate(self._spec.suite)]
         return [part for part in found if part is not None]
 
@@ -66,6 +67,27 @@ class PartsBuilder:
             message = f"this suite has no part `{name}`"
             self.problems.append(
                 setting.mark().problem("unknown_part", message, f"its parts: {', '.join(sorted(seen))}")
+            )
+
+    def _check_roles(self) -> None:
+        """Parts that cannot answer the suite's question are told before they are run."""
+        roles = [spec.role for spec in self._spec.suite]
+        for i, spec in enumerate(self._spec.suite):
+            if "name" in spec.set:
+                message = f"the part `{spec.name}` has its name already"
+                self._at(("suite", i, "set", "name"), "conflict", message, "leave out `name` under `set`")
+            if self._spec.answer == "three_controls" and spec.role is not None and spec.role in roles[:i]:
+                message = f"a second part is `{spec.role}`: three controls are one of each"
+                self._at(("suite", i, "role"), "conflict", message, "take `rounds` to run a part again")
+        missing = {
+            "three_controls": "" if {"repeated", "distinct"} <= set(roles) else "`repeated` and `distinct`",
+            "allocator": "" if roles.count("crowd") > 1 else "`crowd`, two or more of them",
+            "block_size": "",
+        }.get(self._spec.answer or "", "")
+        if missing:
+            message = f"`{self._spec.answer}` is answered from parts with the roles {missing}"
+            self._at(
+                ("answer",), "missing_key", message, "give the parts their `role`, or leave out `answer`"
             )
 
     def _part(self, i: int, spec: PartSpec) -> SuitePart | None:
@@ -110,20 +132,26 @@ class PartsBuilder:
         return document
 
     def _named(self, name: str, at: KeyPath) -> YamlDocument | None:
+        if not name.strip():
+            self._at(at, "bad_value", "this names no workload", "name a bundled workload, or a file")
+            return None
         beside = self._path.parent / name
         try:
             path, shown = (beside, str(beside)) if beside.is_file() else find_workload(name)
             document = parse_yaml(read_text(path, shown), shown, os.environ)
         except UsageError as error:
             for problem in error.problems:
-                if problem.path is None:
+                if problem.line is None:  # the file cannot be read at all
                     self._at(at, problem.code, problem.message, problem.fix)
                 else:
                     self.problems.append(problem)
             return None
-        if not isinstance(document.value, dict) or "suite" in document.value:
-            message = f"`{name}` is a suite itself" if document.value else f"`{name}` is empty"
-            self._at(at, "nested", message, "name a workload")
+        if not isinstance(document.value, dict):
+            message = f"`{name}` is no workload: it holds no mapping of keys to values"
+            self._at(at, "wrong_type", message, "name a workload")
+            return None
+        if "suite" in document.value:
+            self._at(at, "nested", f"`{name}` is a suite itself", "name a workload")
             return None
         return document
 

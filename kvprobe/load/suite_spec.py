@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic_core import PydanticCustomError
 
 from kvprobe.load.workload import NAME_PATTERN
 from kvprobe.load.workload_parts import ServerArgs
@@ -35,6 +36,17 @@ class PartSpec(Part):
     )
 
 
+def _counted(parts: tuple[PartSpec, ...]) -> tuple[PartSpec, ...]:
+    """After the parts themselves: a part that is wrong must not be told as a missing one, too."""
+    if not parts:
+        fix = "write a part such as `- name: first`"
+        raise PydanticCustomError("bad_value", "a suite without parts runs nothing", {"fix": fix})
+    if len(parts) > MAX_PARTS:
+        message = f"{len(parts)} parts are more than the {MAX_PARTS} of one suite"
+        raise PydanticCustomError("bad_value", message, {"fix": "split it into several files"})
+    return parts
+
+
 class SuiteSpec(Part):
     """A kvprobe suite: parts that are run in turn, each into a run directory of its own."""
 
@@ -58,8 +70,9 @@ class SuiteSpec(Part):
     server_args: ServerArgs = Field(
         default=(), description="Options of the bundled server for all parts; not used with --target."
     )
-    suite: Annotated[tuple[PartSpec, ...], BeforeValidator(as_tuple)] = Field(
-        min_length=1, max_length=MAX_PARTS, description="The parts, in the order of the first round."
+    suite: Annotated[tuple[PartSpec, ...], BeforeValidator(as_tuple), AfterValidator(_counted)] = Field(
+        description="The parts, in the order of the first round.",
+        json_schema_extra={"minItems": 1, "maxItems": MAX_PARTS},
     )
 
 

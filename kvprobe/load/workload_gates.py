@@ -154,6 +154,9 @@ class Budget(Part):
             message = "a budget in money needs both prices"
             fix = "add `price_per_million_input` and `price_per_million_output`"
             raise PydanticCustomError("bad_value", message, {"fix": fix})
+        if self.money is not None and not any(prices):
+            message = "a budget in money bounds nothing where both prices are 0"
+            raise PydanticCustomError("bad_value", message, {"fix": "write a price, or bound `tokens`"})
         if self.money is None and self.tokens is None:
             message, fix = "`budget` bounds nothing", "add `tokens: 1000000`, or `money: 5` with both prices"
             raise PydanticCustomError("bad_value", message, {"fix": fix})

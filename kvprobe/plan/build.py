@@ -14,6 +14,7 @@ from kvprobe.plan.lengths import Lengths
 from kvprobe.plan.pool import ByteRange
 from kvprobe.plan.price import cost_of
 from kvprobe.plan.reasons import complete
+from kvprobe.plan.replayed import ReplayPart
 from kvprobe.plan.request import PlanRequest
 from kvprobe.plan.solve import Solution, solve
 from kvprobe.plan.terms import Budget, Term
@@ -267,11 +268,11 @@ def _distribution(solution: Solution, spread: Spread, low: Capacity, high: Capac
     )
 
 
-def _replay(solution: Solution, reasons: dict[str, str]) -> d.ReplayPart | None:
+def _replay(solution: Solution, reasons: dict[str, str]) -> ReplayPart | None:
     from kvprobe.plan.simulate.in_plan import replay_part
 
     found = replay_part(solution)
-    if isinstance(found, d.ReplayPart):
+    if isinstance(found, ReplayPart):
         return found
     reasons["replay"] = found
     return None

@@ -33,6 +33,10 @@ class PrefixAnalysis(msgspec.Struct, kw_only=True):
     got_reason: str | None
     pool_needed_tokens: list[int] | None
     """For 5, 10 … 100 % of the reuse; null without reuse."""
+    distinct_tokens: int
+    """What a cache would hold that dropped nothing: the working set of all these prompts."""
+    pool_tokens: int | None = None
+    """The pool that was assumed; null when it is not known."""
     layout: dict[str, Any] | None = None
     """Where prompts part although they share content (see `kvprobe.load.prompt_layout`)."""
 
@@ -76,6 +80,8 @@ def analysed(rows: Rows, known: Conditions, tokens_from: str) -> PrefixAnalysis:
         got=share,
         got_reason=None if share is not None else "no answer states cached tokens",
         pool_needed_tokens=ceilings.pool_needed(rows),
+        distinct_tokens=ceilings.distinct_tokens(rows),
+        pool_tokens=known.pool_tokens,
     )
 
 

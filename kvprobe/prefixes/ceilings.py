@@ -117,6 +117,12 @@ def pool_needed(rows: Rows, block_tokens: int = USUAL_BLOCK) -> list[int] | None
     return None if found is None else [rows.tokens(d) for d in found]
 
 
+def distinct_tokens(rows: Rows) -> int:
+    """Tokens of all prompts, shared starts counted once."""
+    seen = common_starts(rows, [""] * len(rows.rows), keyed=True)
+    return rows.tokens(sum(len(row) - start for row, start in zip(rows.rows, seen, strict=True)))
+
+
 def got(rows: Rows) -> float | None:
     """What came from the cache by the usage of each request; null where none says."""
     known = [(i.cached, i.tokens) for i in rows.sent if i.cached is not None and i.tokens and not i.warmup]

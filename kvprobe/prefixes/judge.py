@@ -190,7 +190,8 @@ def _missing(log: RequestLog, found: PrefixAnalysis) -> Finding | None:
             "collect the engine's metrics page or start-up log: block size, pool size, replicas, speculation"
         ],
         would_change_my_mind=[
-            "the pool's size (--pool-tokens), the block (--block-size), the replicas (--replicas)"
+            "the pool's size (--pool-tokens), the block (--block-size), the replicas (--replicas)",
+            "a model whose state cannot be rewound (sliding window, recurrent): then no hit is right",
         ],
     )
 
@@ -211,4 +212,23 @@ def _observations(found: PrefixAnalysis) -> list[Observation]:
         )
         facts = {"half": Quantity(half, "tokens"), "p95": Quantity(most, "tokens")}
         out.append(Observation(id="pool_needed", text=text, facts=facts))
-    return out
+    return [*out, *_working_set(found)]
+
+
+def _working_set(found: PrefixAnalysis) -> list[Observation]:
+    """All distinct tokens against the pool: below it, neither a larger pool nor an offload can add a hit."""
+    pool = found.pool_tokens
+    if not pool or found.analysed < found.prompts:
+        return []
+    times = found.distinct_tokens / pool
+    means = (
+        "a larger pool, or offload to the host, cannot add a hit"
+        if times <= 1.0
+        else "what is not in the pool any more could be kept by a larger pool, or by offload to the host"
+    )
+    text = (
+        f"the working set of these prompts is {whole(found.distinct_tokens)} tokens, {times:.1f} times the "
+        f"pool of {whole(pool)}: {means}"
+    )
+    facts = {"distinct": Quantity(found.distinct_tokens, "tokens"), "pool": Quantity(pool, "tokens")}
+    return [Observation(id="working_set", text=text, facts=facts)]

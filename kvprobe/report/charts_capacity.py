@@ -11,9 +11,11 @@ from kvprobe.report.content import Figure, Inline, Num, Said, Series, Table
 from kvprobe.report.scales import Scale, nice_top
 from kvprobe.report.svg import BOTTOM, RIGHT, TOP, Drawing, left_margin, panel_title, x_axis, y_axis
 from kvprobe.report.words import Words
-from kvprobe.summary.units import figures, percent, seconds
+from kvprobe.summary.units import figures, seconds
 
 PERCENTILES = ("p99", "p95", "p50")
+MOST = 1e30
+"""Sums and products of a few such numbers stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,10 @@ def common_percentile(steps: Sequence[SweepStep]) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A finite number out of a JSON document; null for anything else."""
+    """A finite number out of a JSON document; null for anything else, and for what no page can mean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if value == value and abs(value) != float("inf") else None
+    return float(value) if abs(value) <= MOST else None  # false for NaN
 
 
 def curve_chart(w: Words, steps: Sequence[SweepStep], knee: tuple[float, float] | None) -> Figure | None:
@@ -238,64 +240,3 @@ def _goodput(w: Words, steps: Sequence[SweepStep], width: int) -> tuple[str, int
     x_axis(d, x, bottom, lambda v: f"{v:g}")
     d.text((left + width - RIGHT) / 2, bottom + BOTTOM + 6, w("offered, requests/s"), "note", "middle")
     return d.out(), int(bottom + BOTTOM + 12)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One number, predicted and measured; in the same unit."""
-
-    label: str
-    predicted: float
-    measured: float
-    unit: str
-    shown: tuple[str, str]
-
-
-def honesty_chart(w: Words, pairs: Sequence[Pair]) -> Figure:
-    """By how much each prediction missed. Ratios, since bytes and requests share no axis."""
-    errors = [p.predicted / p.measured - 1.0 for p in pairs]
-    worst = max(abs(e) for e in errors)
-    return Figure(
-        name="predicted",
-        title=w("Predicted against measured"),
-        description=w(
-            "The largest miss is {worst}; 0 % is a prediction that came true.", worst=percent(worst)
-        ),
-        draw=lambda width: _honesty(pairs, errors, width),
-        table=Table(
-            name="predicted",
-            caption=w("Predicted against measured"),
-            columns=[w("number"), w("predicted"), w("measured"), w("error")],
-            rows=[
-                [
-                    p.label,
-                    Num(p.shown[0], p.predicted),
-                    Num(p.shown[1], p.measured),
-                    Num(f"{100 * e:+.2f} %", e),
-                ]
-                for p, e in zip(pairs, errors, strict=True)
-            ],
-            numeric=frozenset((1, 2, 3)),
-        ),
-    )
-
-
-def _honesty(pairs: Sequence[Pair], errors: Sequence[float], width: int) -> tuple[str, int]:
-    d = Drawing()
-    reach = max(0.05, nice_top(max(abs(e) for e in errors)))
-    narrow = width < 500
-    left = 0.0 if narrow else left_margin([p.label for p in pairs])
-    row = 40.0 if narrow else 28.0
-    bottom = 8 + row * len(pairs)
-    x = Scale(-reach, reach, left + 12, width - RIGHT - 12)
-    x_axis(d, x, bottom, lambda v: f"{100 * v:+g} %" if v else "0", 4)
-    d.line(x(0), 4, x(0), bottom, "axis")
-    for i, (p, e) in enumerate(zip(pairs, errors, strict=True)):
-        y = 8 + row * i + row / 2
-        if narrow:
-            d.text(0, y - 9, p.label, "note")
-        else:
-            d.text(left - 8, y + 4, p.label, "", "end")
-        d.line(x(0), y + (6 if narrow else 0), x(e), y + (6 if narrow else 0), "w1")
-        d.dot(x(e), y + (6 if narrow else 0), "s1", 5, f"{p.label}: {100 * e:+.2f} %")
-    return d.out(), int(bottom + BOTTOM)

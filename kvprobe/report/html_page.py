@@ -58,7 +58,9 @@ def render_page(report: Report) -> str:
     lang: Language = "zh" if report.lang == "zh" else "en"
     w, writer = words(lang), _Writer(words(lang))
     badges = "".join(f"<li{_tone(b)}>{safe(b.text)}</li>" for b in report.badges)
+    writer.level = 2  # no section heading stands above the first screen
     first = writer.blocks(report.first)
+    writer.level = 3
     parts = "\n".join(writer.section(section) for section in report.sections)
     toc = "".join(f'<li><a href="#{_slug(s.id)}">{safe(s.title)}</a></li>' for s in report.sections)
     return f"""<!doctype html>
@@ -120,6 +122,8 @@ class _Writer:
     def __init__(self, w: Words) -> None:
         self.w = w
         self.charts = 0
+        self.level = 3
+        """Of the headings of cards and charts."""
         self._kinds: dict[type, Callable[[Any], str]] = {
             Para: lambda b: f"<p>{_inline(b.text)}</p>",
             Bullets: lambda b: "<ul>" + "".join(f"<li>{_inline(i)}</li>" for i in b.items) + "</ul>",
@@ -152,11 +156,13 @@ class _Writer:
     def card(self, block: Card) -> str:
         over = f'<p class="over">{safe(block.label)}</p>' if block.label else ""
         tone = f" {block.tone}" if block.tone else ""
-        return (
-            f'<div class="card{tone}">{over}<h3>{safe(block.title)}</h3>\n{self.blocks(block.blocks)}\n</div>'
-        )
+        h = f"h{self.level}"
+        head = f"{over}<{h}>{safe(block.title)}</{h}>"
+        return f'<div class="card{tone}">{head}\n{self.blocks(block.blocks)}\n</div>'
 
-    def table(self, block: Table) -> str:
+    def table(self, block: Table, of: str = "") -> str:
+        """`of` tells a chart's numbers from a table with the same caption."""
+
         def kind(i: int) -> str:
             return ' class="n"' if i in block.numeric else ""
 
@@ -170,7 +176,7 @@ class _Writer:
         worth = bool(block.numeric) or len(block.rows) > SHORT_TABLE
         data = f' data-name="{_slug(block.name)}"' if worth else ""
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(block.caption)}">'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(block.caption + of)}">'
             f"<table{data}><caption>{safe(block.caption)}</caption>"
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{note}"
         )
@@ -182,9 +188,11 @@ class _Writer:
         legend = f'<ul class="legend">{keys}</ul>' if keys else ""
         note = f'<p class="dim">{safe(block.note)}</p>' if block.note else ""
         label = safe(self.w("The numbers of this chart"))
-        numbers = f"<details><summary>{label}</summary>{self.table(block.table)}</details>"
+        table = self.table(block.table, f" ({block.title})")
+        h = f"h{self.level}"
+        numbers = f"<details><summary>{label}</summary>{table}</details>"
         return (
-            f"<figure><figcaption><h3>{safe(block.title)}</h3>"
+            f"<figure><figcaption><{h}>{safe(block.title)}</{h}>"
             f"<p>{safe(block.description)}</p></figcaption>{legend}{drawn}{note}{numbers}</figure>"
         )
 

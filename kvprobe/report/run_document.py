@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvprobe.report.charts_capacity import Pair, honesty_chart, number
+from kvprobe.report.charts_capacity import number
+from kvprobe.report.charts_predicted import Pair, honesty_chart
 from kvprobe.report.content import Block, Inline, Num, Para, Said, Section, Table
 from kvprobe.report.run_view import RunView
 from kvprobe.summary.units import figures, percent, seconds, size, whole

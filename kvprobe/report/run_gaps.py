@@ -72,6 +72,8 @@ def _classes(seconds: Floats, tokens: NDArray[np.int64]) -> tuple[GapClass, ...]
     joined: list[GapClass] = []
     for i in range(len(PREFILL_TOKENS) + 1):
         part = GapClass(borders[i] or 0, borders[i + 1], seconds[which == i])
+        if not part.seconds.size:
+            continue
         if joined and (joined[-1].seconds.size < MIN_CLASS or part.seconds.size < MIN_CLASS):
             last = joined.pop()
             part = GapClass(last.low, part.high, np.concatenate((last.seconds, part.seconds)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import socket
@@ -63,7 +64,7 @@ def check_scale(options: RunOptions, workload: Workload) -> None:
     processes, expected = processes_of(options, workload), _expected(options)
     if options.master:
         files_of(workload.model_dump(mode="json"))
-        parse_address(options.bind or "", "--bind")
+        require_port(*parse_address(options.bind or "", "--bind"))
         local = processes if options.processes is not None else 0
         require_users(local + expected, workload, "--expect-workers")
 
@@ -135,6 +136,22 @@ def tidy(prepared: Prepared) -> None:
         workers = [{key: clock.get(key) for key in keys} for clock in clocks]
         known = msgspec.json.decode((run_dir.path / "environment.json").read_bytes())
         run_dir.write_json("environment.json", {**known, "workers": workers})
+
+
+def require_port(host: str, port: int) -> None:
+    """Where the master is to listen nobody else may; said before a target is asked anything. UsageError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(({"*": ""}.get(host, host), port))
+        except OSError as error:  # what else is wrong with an address is for the master to say
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
+                return
+            why = {errno.EADDRINUSE: "the port is taken", errno.EACCES: "this user may not use the port"}
+            message = f"cannot listen on {host}:{port}: {why.get(error.errno, 'no address of this machine')}"
+            fix = "give another one with --bind ADDRESS:PORT"
+            raise UsageError(Problem("bind", message, fix, "--bind")) from error
 
 
 def free_port() -> int:

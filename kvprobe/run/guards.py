@@ -77,16 +77,16 @@ def _over_caps(workload: Workload) -> Iterator[Problem]:
     limits = workload.limits
     rate = peak_rate_per_s(workload)
     if rate is not None and rate > limits.rate:
-        yield _cap(f"{rate:g} requests/s are asked for", f"{limits.rate:g}/s", f"rate={rate:g}")
+        asked = f"{rate:.15g}"  # all its digits: 200.0001 is more than 200
+        yield _cap(f"{asked} requests/s are asked for", f"{limits.rate:.15g}/s", f"rate={asked}")
     users = concurrency(workload)
     if users is not None and users > limits.concurrency:
         what = f"up to {users:,} requests at once are asked for"
         yield _cap(what, f"{limits.concurrency:,}", f"concurrency={users}")
     seconds = (workload.duration_s or 0.0) + (workload.warmup.duration_s or 0.0)
     if seconds > limits.duration_s:
-        yield _cap(
-            f"a load of {seconds:g} s is asked for", f"{limits.duration_s:g} s", f"duration={seconds:g}s"
-        )
+        asked = f"{seconds:.15g}"
+        yield _cap(f"a load of {asked} s is asked for", f"{limits.duration_s:.15g} s", f"duration={asked}s")
 
 
 def _cap(what: str, limit: str, setting: str) -> Problem:

@@ -32,9 +32,7 @@ def prepare(
     given: Given | None = None,
 ) -> Prepared:
     """Raises `KvprobeError`; what was started is undone by `stack`, and no run directory is left.
-
-    `hurried` says whether the user has asked for the second time to stop.
-    """
+    `hurried` says whether the user has asked for the second time to stop."""
     guards.check_caps(workload)
     check_scale(options, workload)
     log_marks = logs_beside.mark(options.logs)
@@ -63,8 +61,7 @@ def prepare(
         budgets=guards.budgets_of(workload, known.planned),
         log_marks=log_marks,
     )
-    _say_proxies(prepared, progress)
-    _begin(prepared, given, own_server=own_server)
+    _begin(prepared, given, progress, own_server=own_server)
     return prepared
 
 
@@ -117,8 +114,9 @@ def _addresses(options: RunOptions) -> tuple[str, str | None]:
     return base_url, metrics_url
 
 
-def _begin(prepared: Prepared, given: Given | None, *, own_server: bool) -> None:
+def _begin(prepared: Prepared, given: Given | None, progress: Progress, *, own_server: bool) -> None:
     """The first files of the run directory; it goes away again when they cannot be written."""
+    _say_proxies(prepared, progress)
     run_dir, server = prepared.run_dir, prepared.server
     try:
         if server is not None and own_server:

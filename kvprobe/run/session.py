@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
 from contextlib import ExitStack
 
 from kvprobe.errors import Exit, Problem, StorageError, gravest
@@ -60,7 +61,7 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
             except Interrupted as signalled:
                 return _cut_short(prepared, signalled)
             except Exception as error:
-                log.exception("the result could not be made")
+                log.info("the result could not be made: %s", masked(traceback.format_exc()))
                 return _no_result(prepared, ending, error)
             log.info("exit code %d", outcome.exit_code)
             return outcome

@@ -45,7 +45,7 @@ def _cause(log_path: Path) -> tuple[str, str, str] | None:
         events=events, engine=read.engine, engine_version=read.engine_version, ended=dict(read.ended)
     )
     found = diagnose_log(view)
-    if found.primary in (HEALTHY, UNKNOWN) or not found.findings:
+    if found.primary in (HEALTHY, UNKNOWN, "not_memory") or not found.findings:
         return None
     first = found.findings[0]
     return first.cause, first.why.rstrip("."), "; or ".join(first.remedy)

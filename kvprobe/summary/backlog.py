@@ -50,7 +50,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     done_per_s: float | None = None
     done_hi_per_s: float | None = None
     """Requests done, and the upper end of a 95 % t-interval over the blocks. A queue can rise for a while
-    below a server's capacity, by a bunch of arrivals or of long requests; its throughput tells the two apart."""
+    below a server's capacity, by a bunch of arrivals or of long requests; what is done tells them apart."""
 
     @property
     def settling(self) -> bool:

@@ -178,13 +178,30 @@ def rates(measured: Sequence[RequestRecord], counted: Requests, span: Window) ->
     end = last if span.issue_end_ns is None or last is None else max(span.issue_end_ns, last)
     seconds = (end - first) * NS if first is not None and end is not None and end > first else None
     per = (lambda n: n / seconds) if seconds else (lambda n: None)
+    wanted_s = _schedule_seconds(measured, counted) or seconds
     return Rates(
-        offered_per_s=per(counted.intended),
+        offered_per_s=counted.intended / wanted_s if wanted_s else None,
         achieved_per_s=per(counted.sent),
         unsent_per_s=per(counted.unsent),
         completed_per_s=counted.ok / span.seconds if span.seconds else None,
         issue_seconds=seconds,
     )
+
+
+def _schedule_seconds(measured: Sequence[RequestRecord], counted: Requests) -> float | None:
+    """How long the schedule wished, where it was over before the last request could be sent.
+
+    A plan of so many requests that falls behind goes on sending after its schedule has ended: over that
+    longer time offered and achieved would be the same, however late everything was. Null where sending
+    kept up, and where wishes are left that no row tells of, which last as long as issuing did.
+    """
+    instants = [r.intended_ns for r in measured]
+    if counted.intended != len(instants) or len(instants) < 2:
+        return None
+    span_s = (max(instants) - min(instants)) * NS
+    mean_gap_s = span_s / (len(instants) - 1)
+    last_sent_s = (max((r.sent_ns or 0) for r in measured) - min(instants)) * NS
+    return span_s + mean_gap_s if span_s and last_sent_s > span_s + mean_gap_s else None
 
 
 def output_tokens_per_s(records: Sequence[RequestRecord], span: Window) -> tuple[float | None, str | None]:

@@ -1,4 +1,4 @@
-"""A sweep of load in numbers: which steps are sustained, between what the limit lies, where the knee is.
+"""A sweep of load in numbers: which steps are sustained, and between what the limit lies.
 
 Pure functions of `Step`s; a step can come from a run (`sweep_steps`) or from a table that somebody
 published. *Sustained* is a rate at which the backlog does not grow: a growth that cannot be told from
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -23,11 +22,6 @@ BAD: frozenset[Verdict] = frozenset({"overloaded", "slo_missed", "failed"})
 
 MATERIAL_RISE = 3.0
 """Requests: a backlog that rose by less over a step may be the last few arrivals."""
-KNEE_ELASTICITY = 0.5
-"""Of the relative rise of the load, the share that throughput still follows; below it is the knee."""
-KNEE_TTFT = 1.5
-KNEE_DEAR = 4.0
-"""Times: TTFT that rises so much more than throughput is a knee whatever throughput does."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,17 +81,6 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     lo_step: int | None = None
     hi_step: int | None = None
     notes: list[str] = msgspec.field(default_factory=list)
-
-
-class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """Two neighbouring loads between which more load stops to buy throughput."""
-
-    below: float
-    above: float
-    throughput_gain: float
-    """Relative: 0.13 is +13 %."""
-    ttft_ratio: float
-    measure: Literal["tokens", "requests"]
 
 
 def judge(step: Step, axis: Axis, limits: Limits) -> tuple[Verdict, str]:
@@ -160,8 +143,8 @@ def judge_backlog(step: Step, limits: Limits) -> tuple[Verdict, str]:
         if found.done_hi_per_s is not None and found.done_hi_per_s >= step.load:
             return "undecided", (
                 f"requests in flight rise by {_two(found.growth_per_s)}/s, but up to "
-                f"{figures(found.done_hi_per_s)} req/s may be done: {seconds(found.seconds)} are too short to "
-                "tell a backlog from a bunch of arrivals"
+                f"{figures(found.done_hi_per_s)} req/s may be done: {seconds(found.seconds)} are too short "
+                "to tell a backlog from a bunch of arrivals"
             )
         served = step.served_per_s if step.served_per_s is not None else step.load - found.growth_per_s
         told = _grows(step.load, served, step.load - served)
@@ -229,62 +212,14 @@ def limit_interval(steps: Sequence[Step]) -> Interval:
     if lo_step is not None and (came := arrived_per_s(steps[lo_step])) < steps[lo_step].load:
         lo = came
         notes.append(
-            f"of {figures(steps[lo_step].load)} req/s, {figures(came)} came by chance of the arrivals: no more "
-            "than that is called sustained; longer steps, or `process: constant`, come nearer"
+            f"of {figures(steps[lo_step].load)} req/s, {figures(came)} came by chance of the arrivals: no "
+            "more than that is called sustained; longer steps, or `process: constant`, come nearer"
         )
     decided = {s.load for s in steps if s.verdict in BAD or s.verdict == "sustained"}
     unsure = sorted({s.load for s in steps} - decided)
     if between := [load for load in unsure if (lo is None or load > lo) and (hi is None or load < hi)]:
         notes.append(f"not decided: {', '.join(map(figures, between))}")
     return Interval(lo=lo, hi=hi, lo_step=lo_step, hi_step=hi_step, notes=notes)
-
-
-def find_knee(steps: Sequence[Step], axis: Axis = "users") -> Knee | None:
-    """The first pair of neighbours where throughput stops to follow the load and TTFT takes off.
-
-    Null where no pair does: the knee lies above what was tried, or there is none. The relative gain
-    of throughput is laid beside that of the load, ln(throughput ratio) / ln(load ratio) < 1/2, or TTFT
-    rises at least four times as much as throughput (Kleinrock's power, throughput over delay, falls).
-    """
-    ordered = sorted((s for s in steps if s.valid), key=lambda s: s.load)
-    for a, b in pairwise(ordered):
-        measured = _throughputs(a, b, axis)
-        first, second = a.ttft_s.get("p50", a.ttft_s.get("mean")), b.ttft_s.get("p50", b.ttft_s.get("mean"))
-        if measured is None or first is None or second is None or not first.value or not second.value:
-            continue
-        if a.load <= 0 or b.load <= a.load:
-            continue
-        low, high, measure = measured
-        ttft_ratio = second.value / first.value
-        elasticity = math.log(high / low) / math.log(b.load / a.load)
-        flat = elasticity < KNEE_ELASTICITY and not _follows_later(a, b, ordered, axis)
-        dear = flat or ttft_ratio >= KNEE_DEAR * high / low
-        if dear and ttft_ratio >= KNEE_TTFT:
-            return Knee(
-                below=a.load,
-                above=b.load,
-                throughput_gain=high / low - 1.0,
-                ttft_ratio=ttft_ratio,
-                measure=measure,
-            )
-    return None
-
-
-def _follows_later(a: Step, b: Step, ordered: Sequence[Step], axis: Axis) -> bool:
-    """Whether throughput follows the load from `a` to some load above `b`: a dip between is no knee."""
-    later = [(c, found) for c in ordered if c.load > b.load and (found := _throughputs(a, c, axis))]
-    return any(
-        math.log(high / low) >= KNEE_ELASTICITY * math.log(c.load / a.load) for c, (low, high, _) in later
-    )
-
-
-def _throughputs(a: Step, b: Step, axis: Axis) -> tuple[float, float, Literal["tokens", "requests"]] | None:
-    """Of rates, what was done while requests came: tokens also come after, while a backlog is worked off."""
-    if axis == "users" and a.output_tokens_per_s and b.output_tokens_per_s:
-        return a.output_tokens_per_s, b.output_tokens_per_s, "tokens"
-    if a.served_per_s and b.served_per_s:
-        return a.served_per_s, b.served_per_s, "requests"
-    return None
 
 
 def next_load(steps: Sequence[Step], ladder: Sequence[float], refinements: int) -> float | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvprobe.summary.sweep import Axis, Interval, Knee, Limits, Step, find_knee, judge, limit_interval
+from kvprobe.summary.knee import Knee, find_knee
+from kvprobe.summary.sweep import Axis, Interval, Limits, Step, judge, limit_interval
 from kvprobe.summary.sweep_text import interval_text, knee_text, overload_text
 
 _CONSTANT = (

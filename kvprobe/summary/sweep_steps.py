@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvprobe.evidence.records import RequestRecord
 from kvprobe.evidence.rundata import RunData
-from kvprobe.observe.aggregate import Buckets, Quantile, bucket_growth, quantile
+from kvprobe.observe.aggregate import Quantile, bucket_growth, quantile
 from kvprobe.summary import activity
 from kvprobe.summary.backlog import Backlog, backlog
 from kvprobe.summary.build import Summary, measured_rows
@@ -63,7 +65,7 @@ def queue_s(run: RunData) -> float | None:
 
 def queue_p50(run: RunData) -> Quantile | None:
     """Median time in the server's queue of what left it during the load; null where it exports no buckets."""
-    at: dict[int, Buckets] = {}
+    at: dict[int, dict[float, float]] = {}
     for sample, value in activity.readings(run.samples, f"{QUEUE}_bucket"):
         edge = _edge(sample.labels.get("le"))
         if edge is not None:
@@ -71,11 +73,15 @@ def queue_p50(run: RunData) -> Quantile | None:
             here[edge] = here.get(edge, 0.0) + value
     if len(at) < 2:
         return None
-    marks = [activity.mark_ns(run.samples, mark) for mark in (activity.LOAD_START, activity.LOAD_END)]
-    first = min(at, key=lambda t: abs(t - marks[0])) if marks[0] is not None else min(at)
-    last = min(at, key=lambda t: abs(t - marks[1])) if marks[1] is not None else max(at)
+    start, end = (activity.mark_ns(run.samples, mark) for mark in (activity.LOAD_START, activity.LOAD_END))
+    first = min(at) if start is None else _nearest(at, start)
+    last = max(at) if end is None else _nearest(at, end)
     grown = bucket_growth(at[first], at[last]) if first < last else None
     return quantile(grown, 0.5) if grown is not None else None
+
+
+def _nearest(instants: Iterable[int], wanted: int) -> int:
+    return min(instants, key=lambda t: abs(t - wanted))
 
 
 def _edge(text: str | None) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvprobe.summary.sweep import Axis, Bound, Interval, Knee, Step, load_text
+from kvprobe.summary.knee import Knee
+from kvprobe.summary.sweep import Axis, Bound, Interval, Step, load_text
 from kvprobe.summary.units import seconds
 
 UNCHANGED = 0.15

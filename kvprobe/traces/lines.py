@@ -45,7 +45,8 @@ def open_bytes(path: Path) -> BufferedReader:
         start = file.read(6)
     except OSError as error:
         file.close()
-        raise trace_error(path, f"cannot be read: {error.strerror}", "give a file that can be read") from error
+        why = f"cannot be read: {error.strerror}"
+        raise trace_error(path, why, "give a file that can be read") from error
     packed = next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
     if packed is not None:
         file.close()

@@ -22,6 +22,7 @@ from tests.e2e.conftest import Server, start_server
 
 __all__ = ["start_server"]
 DEPLOY = Path(__file__).parents[2] / "deploy"
+PATIENCE_S = 180.0
 RULES = DEPLOY / "prometheus" / "kvprobe.rules.yml"
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None, reason="install prometheus"
@@ -49,7 +50,7 @@ def expressions() -> dict[str, str]:
 
 
 def promtool(*argv: str) -> str:
-    done = subprocess.run(["promtool", *argv], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", *argv], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -134,12 +135,12 @@ def prometheus(folder: Path, targets: dict[str, str]) -> Iterator[str]:
 
 def ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready").status_code == 200
+        return httpx.get(f"{url}/-/ready", timeout=PATIENCE_S).status_code == 200
     except httpx.HTTPError:
         return False
 
 
-def wait_for(happened: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
+def wait_for(happened: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if found := happened():
@@ -149,7 +150,7 @@ def wait_for(happened: Callable[[], Any], what: str, within_s: float = 60.0) -> 
 
 
 def ask(url: str, query: str) -> list[Any]:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": query}).json()
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": query}, timeout=PATIENCE_S).json()
     assert answer["status"] == "success", answer
     result = answer["data"]["result"]
     assert isinstance(result, list)
@@ -172,7 +173,7 @@ def loaded(server: Server, words: int, tokens: int, users: int) -> Iterator[None
     over = threading.Event()
 
     def user() -> None:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=PATIENCE_S) as client:
             while not over.is_set():
                 client.post(f"{server.url}/v1/chat/completions", json=body)
 
@@ -184,9 +185,10 @@ def loaded(server: Server, words: int, tokens: int, users: int) -> Iterator[None
     finally:
         over.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
 
+OF_THE_POOL = {"KvPoolPressure", "KvPreemptions", "KvBlocksHeldWhileIdle", "KvQueueWithRoom"}
 PANELS_OF_OTHERS = {"Load test: requests", "Load test: is the client late?"}
 
 
@@ -205,7 +207,9 @@ def test_every_panel_has_data_and_nothing_fires_on_a_healthy_server(
 
         wait_for(all_seen, "every panel to have data")
         assert len(ask(url, "kv:requests_running:count")) == 1
-        assert firing(url) == set()
+        assert not firing(url) & OF_THE_POOL
+        # With seconds for minutes, a machine that stalls for some looks like a server that does: it passes.
+        wait_for(lambda: not firing(url), "no alert to fire")
 
 
 @needs_prometheus
@@ -216,8 +220,12 @@ def test_alerts_fire_on_a_pool_that_is_too_small(tmp_path: Path, start_server: C
         prometheus(tmp_path, {"llm": server.url.removeprefix("http://")}) as url,
         loaded(server, 10, 120, 16),
     ):
-        wait_for(lambda: "KvPoolPressure" in firing(url), "KvPoolPressure to fire", 90.0)
-        assert "KvQueueWithRoom" not in firing(url)
+
+        def pressure_alone() -> bool:
+            """Before the pool is full for the first time, the queue may well stand beside room."""
+            return firing(url) & {"KvPoolPressure", "KvQueueWithRoom"} == {"KvPoolPressure"}
+
+        wait_for(pressure_alone, "KvPoolPressure to fire, and KvQueueWithRoom not")
 
 
 @needs_prometheus

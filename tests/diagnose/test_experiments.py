@@ -8,8 +8,8 @@ import pytest
 
 from kvprobe.diagnose.experiments import separating
 from kvprobe.run.investigate import wanted_by
-from tests.diagnose.test_judge import no_hits
-from tests.diagnose.test_live_rules import ALL, POOL, causes, diagnose, flat, load, replace
+from tests.diagnose.test_judge import no_hits, replace
+from tests.diagnose.test_live_rules import ALL, POOL, causes, diagnose, flat, load
 from tests.summary.synthetic import Made
 
 

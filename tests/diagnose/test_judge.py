@@ -565,3 +565,19 @@ def test_what_was_read_is_told() -> None:
     assert found.read["engine"] == "reference"
     assert found.read["requests"] == 192
     assert found.facts["cache_config"]["block_size"] == "16"
+
+
+def coarse(by_token: float, by_block: float) -> Diagnosis:
+    """The healthy server's hit rate is 74.4 %."""
+    steps = [{"name": "last_token", "hit_rate": by_token}, {"name": "block", "hit_rate": by_block}]
+    return diagnose(healthy().fact("prefix_analysis", {"steps": steps}))
+
+
+def test_blocks_that_take_much_of_the_reuse_are_named() -> None:
+    found = coarse(0.98, 0.74)
+    assert [(f.cause, f.confidence) for f in found.findings] == [("prefix_block_granularity", "likely")]
+
+
+@pytest.mark.parametrize(("by_token", "by_block"), [(0.80, 0.74), (0.98, 0.60), (0.98, 0.0)])
+def test_near_misses_of_coarse_blocks(by_token: float, by_block: float) -> None:
+    assert coarse(by_token, by_block).findings == []

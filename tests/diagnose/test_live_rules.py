@@ -117,6 +117,12 @@ def test_many_requests_that_fill_the_pool_are_pressure() -> None:
     assert pressed(load(96, 24, prompt=700, tokens=40), running=11).primary == "kv_pool_pressure"
 
 
+def test_a_gauge_that_may_count_cached_blocks_makes_it_suspected_only() -> None:
+    made = replace(load(96, 24, prompt=700), "engine", {"name": "lmdeploy", "version": "0.9"})
+    found = pressed(made, running=11)
+    assert [(f.cause, f.confidence) for f in found.findings[:1]] == [("kv_pool_pressure", "suspected")]
+
+
 def test_without_the_pools_size_nobody_says_long() -> None:
     made = flat(load(24, 4, prompt=3000), kv_usage_ratio=0.96, requests_waiting=2.0, requests_running=2.0)
     assert diagnose(replace(made, "cache_config", {"block_size": "16"})).primary == "kv_pool_pressure"
@@ -347,6 +353,13 @@ def shared_device(others: list[float], *, failures: int) -> Diagnosis:
         failed(900 + i, "status", failure_detail="HTTP 503", sent_ms=3000) for i in range(failures)
     ]
     return diagnose(made)
+
+
+def test_failures_before_others_took_memory_have_another_cause() -> None:
+    """They fail 3 s into the load; the memory goes at 4.5 s."""
+    found = shared_device([0, 0, 0, 0, 0, 0, 0, 0, 0, 300], failures=6)
+    assert causes(found) == ["unknown"]
+    assert "device_shared" in {o.id for o in found.observations}
 
 
 def test_memory_that_others_take_while_requests_fail() -> None:

@@ -423,7 +423,15 @@ def test_a_crowd_whose_warm_up_lasts_as_long_as_its_queue_is_still_read() -> Non
 def test_what_spoils_a_measurement_stands_before_what_it_shows() -> None:
     def run_of(name: str, cause: str, *, valid: bool) -> Any:
         finding = Finding(
-            cause=cause, role="primary", confidence="certain", symptom=None, why="so", evidence=[]
+            cause=cause,
+            role="primary",
+            confidence="certain",
+            symptom=None,
+            why="so",
+            evidence=[],
+            check_first=[],
+            remedy=[],
+            would_change_my_mind=[],
         )
         validity = Validity(valid=valid, reasons=[] if valid else ["late"], warnings=[])
         diagnosis = Diagnosis(primary=cause, findings=[finding], observations=[], validity=validity)

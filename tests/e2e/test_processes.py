@@ -38,6 +38,13 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return [p for p in children_of(pid) if "kvprobe.load.worker" in " ".join(p.cmdline())]
 
 
+def result_of(stdout: str) -> dict:
+    """The run's document; an error's document in its place is shown whole."""
+    document = json.loads(stdout)
+    assert document["schema"] == "kvprobe.run/1", document
+    return document
+
+
 def rows_of(document: dict) -> pd.DataFrame:
     return pd.read_parquet(Path(document["run_dir"]) / "requests.parquet")
 
@@ -46,7 +53,7 @@ def test_two_processes_make_one_run(out: Path, target: TruthServer) -> None:
     process = start(out, target, *TWO, "--set", "requests=60")
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode in (0, 4), stderr  # a busy machine may make the numbers invalid
-    document = json.loads(stdout)
+    document = result_of(stdout)
     rows = rows_of(document)
     assert document["requests"]["ok"] == len(rows) == 60
     assert sorted(rows.plan_index) == list(range(60))
@@ -62,7 +69,7 @@ def test_f30_one_signal_drains_all_processes(out: Path, target: TruthServer) -> 
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 143, stderr
-    document = json.loads(stdout)
+    document = result_of(stdout)
     assert (document["status"], document["requests"]["failed"]) == ("partial", 0)
     assert document["requests"]["ok"] == len(rows_of(document)) == len(target.rows())
     assert gone(children)
@@ -80,7 +87,7 @@ def test_f31_two_signals_stop_all_processes_at_once(out: Path) -> None:
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    document = json.loads(stdout)
+    document = result_of(stdout)
     assert document["status"] == "killed"
     assert document["requests"]["by_failure"] == {"cancelled_at_end": 3}
     assert gone(children)
@@ -92,9 +99,9 @@ def test_f41_a_process_that_is_killed_is_named_and_all_rows_are_kept(out: Path, 
     children = children_of(process.pid)
     workers_of(process.pid)[0].kill()
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 1, stderr
     assert "load worker 0 ended with code -9" in stderr or "load worker 1 ended with code -9" in stderr
-    document = json.loads(stdout)
+    document = result_of(stdout)
     assert document["status"] == "partial"
     assert rows_of(document).worker.nunique() == 2
     assert gone(children)
@@ -106,7 +113,8 @@ def test_f20_a_server_that_dies_ends_all_processes(out: Path, target: TruthServe
     target.process.kill()
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 5, stderr
-    requests, rows = json.loads(stdout)["requests"], rows_of(json.loads(stdout))
+    document = result_of(stdout)
+    requests, rows = document["requests"], rows_of(document)
     assert requests["ok"] == int(rows.failure.isna().sum())
     assert requests["failed"] == int(rows.failure.notna().sum()) >= 5
 
@@ -115,8 +123,8 @@ def test_f34_a_full_disk_ends_all_processes(small_disk: Path, target: TruthServe
     process = start(small_disk / "runs", target, *TWO, "--set", "duration=60s")
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 6, stderr
+    assert result_of(stdout)["requests"]["ok"] > 0
     assert "No space left" in stderr
-    assert json.loads(stdout)["requests"]["ok"] > 0
 
 
 def test_a_master_and_a_worker_with_its_own_key(out: Path, tmp_path: Path) -> None:
@@ -141,7 +149,7 @@ def test_a_master_and_a_worker_with_its_own_key(out: Path, tmp_path: Path) -> No
     assert hand.code == 0, hand.err
     assert hand.document["requests"] == {"sent": 30, "ok": 30, "failed": 0}
     assert not list((tmp_path / "hand").glob("*")), "the master has the rows: nothing is left here"
-    document = json.loads(stdout)
+    document = result_of(stdout)
     assert document["requests"]["ok"] == len(rows_of(document)) == 30
     written = b"".join(p.read_bytes() for p in out.rglob("*") if p.is_file())
     for text in (written, stdout.encode(), stderr.encode(), hand.out.encode(), hand.err.encode()):

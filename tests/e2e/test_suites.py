@@ -23,13 +23,13 @@ name: small
 answer: three_controls
 workload:
   kind: shared_prefix
-  prompt: {families: 1, requests_per_family: 24, prefix_tokens: 128, suffix_tokens: 16}
+  prompt: {families: 1, requests_per_family: 12, prefix_tokens: 128, suffix_tokens: 16}
   output: {tokens: 8}
   arrival: {closed: {users: 2}}
   warmup: {requests: 1}
 suite:
   - {name: one, role: repeated}
-  - {name: all, role: distinct, set: {prompt.families: 24, prompt.requests_per_family: 1}}
+  - {name: all, role: distinct, set: {prompt.families: 12, prompt.requests_per_family: 1}}
 """
 
 
@@ -123,7 +123,7 @@ def test_parts_with_options_of_their_own_get_a_server_each(out: Path, tmp_path: 
     assert refused.code == 2
     assert refused.document["errors"][0]["code"] == "conflict"
     assert not out.exists()
-    result = kvprobe("run", str(path), "--out", str(out), "--json", "--set", "requests=24")
+    result = kvprobe("run", str(path), "--out", str(out), "--json", "--set", "requests=12")
     document = check_suite(result, out, 2)
     assert [row["block_size_tokens"] for row in document["answer"]["rows"]] == [8, 16]
     assert all(row["scheduling_per_step_s"] > 0 for row in document["answer"]["rows"])
@@ -221,6 +221,36 @@ def test_a_server_that_is_killed_ends_the_suite_with_the_part_named(small: str, 
     assert document["status"] == "partial"
     assert len(document["runs"]) == 1, "no further part is begun"
     assert "one" in stderr
+
+
+def test_a_disk_that_fills_in_the_second_part_keeps_the_first(
+    small: str, out: Path, start_server: Callable[..., Server]
+) -> None:
+    """A limit on the size of files stands for the full disk: the first part stays below it."""
+    argv = ["--target", start_server().url, "--out", str(out), "--json"]
+    for key in ("requests=100000", "prompt.families=100000", "sampling.metrics_interval=100ms"):
+        argv += ["--set", f"suite.all.{key}"]
+    limited = subprocess.run(
+        ["sh", "-c", 'ulimit -f 512 && exec "$@"', "sh", *command("run", small, *argv)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert limited.returncode == 6, limited.stdout[:500] + limited.stderr
+    document = json.loads(limited.stdout)
+    assert document["status"] == "partial"
+    assert [run["part"]["name"] for run in document["runs"]][:1] == ["one"]
+    assert document["runs"][0]["status"] == "complete"
+    problem = json.loads(limited.stderr.splitlines()[-1])["errors"][0]
+    assert problem["code"] == "storage_failed"
+    assert "all" in problem["message"], "the part is named"
+    diagnosed = kvprobe("diagnose", str(folder_of(out)), "--json")
+    assert diagnosed.code == 0, diagnosed.err
+    assert diagnosed.document["facts"]["parts"][0] == "one"
+    beside = kvprobe("diagnose", str(folder_of(out)), small, "--json")
+    assert beside.code == 2
+    assert beside.document["errors"][0]["code"] == "conflict"
 
 
 def test_a_target_that_is_not_there_leaves_nothing(small: str, out: Path) -> None:

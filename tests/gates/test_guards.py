@@ -172,6 +172,9 @@ def test_f62_production_is_asked_about_once_more(monkeypatch: pytest.MonkeyPatch
     ("fields", "key"),
     [
         ({"arrival": {"open": {"rate": 250.0}}, "duration": "10s"}, "limits.rate=250"),
+        ({"arrival": {"open": {"rate": 200.0000001}}, "duration": "10s"}, "limits.rate=200.0000001"),
+        ({"arrival": {"closed": {"users": 1025}}}, "limits.concurrency=1025"),
+        ({"duration": "14401s"}, "limits.duration=14401s"),
         (
             {"arrival": {"open": {"ramp": {"from": 1.0, "to": 900.0, "over": "10s"}}}, "duration": "10s"},
             "limits.rate=900",
@@ -234,6 +237,15 @@ def test_a_budget_in_money_needs_prices() -> None:
         workload(budget={"money": 3.0})
     with pytest.raises(ValueError, match="bounds nothing"):
         workload(budget={})
+    free = {"price_per_million_input": 0.0, "price_per_million_output": 0.0}
+    with pytest.raises(ValueError, match="both prices are 0"):
+        workload(budget={"money": 3.0, **free})
+
+
+def test_f62_caps_hold_what_they_say() -> None:
+    guards.check_caps(workload(arrival={"open": {"rate": 200.0}}, duration="10s"))
+    guards.check_caps(workload(arrival={"closed": {"users": 1024}}))
+    guards.check_caps(workload(duration="3h", warmup={"duration": "1h"}))
 
 
 def test_f22_the_metrics_page_is_guarded_too(tmp_path: Path) -> None:

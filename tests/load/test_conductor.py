@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,14 +104,17 @@ def test_turns_of_an_open_loop_wait_for_each_other_and_keep_their_instants(spool
 def test_sessions_stay_with_one_worker(tmp_path: Path) -> None:
     plan = workload({"open": {"process": "constant", "rate": 100}}, requests=24)
     seen: dict[str, set[str]] = {}
-    with truth_server(*FAST) as server:
+    with ExitStack() as stack:
+        server, pair = stack.enter_context(truth_server(*FAST)), []
         for index in range(2):
             path = tmp_path / f"{index}.jsonl"
             defect = SESSIONS.replace("OPEN", "True")
             fields = {"worker": str(index), "worker_index": index, "workers": 2}
-            with worker(server.url, plan, path, defect=defect, **fields) as driven:
-                driven.go()
-                driven.finish()
+            pair.append(stack.enter_context(worker(server.url, plan, path, defect=defect, **fields)))
+        for driven in pair:
+            driven.go()
+        for driven in pair:
+            driven.finish()
             for record in driven.spooled().records:
                 seen.setdefault(record.session, set()).add(record.worker)
     assert seen == {"s0": {"0"}, "s1": {"1"}, "s2": {"0"}, "s3": {"1"}}

@@ -105,19 +105,6 @@ def test_f41_a_worker_that_loses_its_master_keeps_its_rows(tmp_path: Path, peers
     assert len(spooled(tmp_path / "agent0").records) == last.sent
 
 
-def test_the_masters_commands_reach_all(tmp_path: Path, peers: list[Peer]) -> None:
-    plan = workload(USERS, duration="60s", drain="10s")
-    with truth_server(*FAST) as server:
-        lead, hands = led(tmp_path, peers, server.url, plan)
-        lead.go()
-        lead.hear_sent(10)
-        lead.say("drain", reason="signal")
-        last = lead.hear("finished")
-        assert {hand.hear("finished").reason for hand in hands} == {"drained"}
-    assert (last.reason, last.failed) == ("drained", 0)
-    assert len(spooled(tmp_path / "spool").records) == last.sent
-
-
 def test_a_breaker_of_one_worker_ends_all(tmp_path: Path, peers: list[Peer]) -> None:
     plan = workload(USERS, duration="60s")
     with truth_server("--status", "500") as server:
@@ -162,14 +149,17 @@ def test_a_target_on_the_masters_loopback_is_not_given_to_another_machine() -> N
     ]
 
 
-def test_the_live_page_shows_and_changes_nothing(tmp_path: Path, peers: list[Peer]) -> None:
-    plan = workload(USERS, duration="60s", drain="1s")
+def test_the_live_page_changes_nothing_and_the_masters_commands_reach_all(
+    tmp_path: Path, peers: list[Peer]
+) -> None:
+    plan = workload(USERS, duration="60s", drain="10s")
     with truth_server(*FAST) as server:
         port = free_port()
-        lead = master(server.url, plan, tmp_path / "spool", workers=1, port=port, web_port=0)
+        lead = master(server.url, plan, tmp_path / "spool", workers=2, port=port, web_port=0)
         peers.append(lead)
         url = (lead.hear("waiting").detail or "").removeprefix("live view: ")
-        peers.append(agent(tmp_path / "agent", port))
+        hands = [agent(tmp_path / f"agent{i}", port) for i in range(2)]
+        peers.extend(hands)
         lead.go()
         lead.hear_sent(10)
         stats = {"user_count": 0}
@@ -184,8 +174,11 @@ def test_the_live_page_shows_and_changes_nothing(tmp_path: Path, peers: list[Pee
         request = urllib.request.Request(url, headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=10)
-        lead.say("stop")
-        lead.hear("finished")
+        lead.say("drain", reason="signal")
+        last = lead.hear("finished")
+        assert {hand.hear("finished").reason for hand in hands} == {"drained"}
+    assert (last.reason, last.failed) == ("drained", 0)
+    assert len(spooled(tmp_path / "spool").records) == last.sent
 
 
 def run_ip(*argv: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,29 @@ def test_options_that_make_no_crew(options: dict[str, Any], users: int, code: st
     assert caught.value.problems[0].code == code
 
 
+def test_a_port_that_is_taken_is_said_before_anything_is_started() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UsageError, match="the port is taken"):
+            check_scale(RunOptions(workload="distinct", master=True, bind=bind), made(3))
+    check_scale(RunOptions(workload="distinct", master=True, bind="*:0"), made(3))
+
+
+def test_an_address_of_another_machine_is_said() -> None:
+    with pytest.raises(UsageError, match="no address of this machine"):
+        check_scale(RunOptions(workload="distinct", master=True, bind="192.0.2.7"), made(3))
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"processes": "3"}, {"master": True}, {"master": True, "processes": "1", "expect_workers": "2"}],
+    [
+        {},
+        {"processes": "3"},
+        {"master": True, "bind": "127.0.0.1:0"},
+        {"master": True, "bind": "127.0.0.1:0", "processes": "1", "expect_workers": "2"},
+    ],
 )
 def test_options_that_do(options: dict[str, Any]) -> None:
     check_scale(RunOptions(workload="distinct", **options), made(3))

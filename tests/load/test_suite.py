@@ -112,6 +112,44 @@ def test_what_is_wrong_stands_at_its_line(old: str, new: str, code: str, line: i
     assert all(p.fix for p in problems)
 
 
+@pytest.mark.parametrize(
+    ("parts", "code", "words"),
+    [
+        ("".join(f"  - name: p{i}\n" for i in range(100)), "bad_value", "100 parts are more than the 32"),
+        ("  - {name: ../../x}\n", "bad_value", "`../../x` cannot be a name"),
+        ("  - {name: a, workload: suite.yaml}\n", "nested", "is a suite itself"),
+        ("  - {name: a, workload: words.txt}\n", "wrong_type", "is no workload"),
+        ("  - {name: a, workload: folder}\n", "not_found", "folder"),
+        ("  - {name: a, workload: ''}\n", "bad_value", "names no workload"),
+        ("  - {name: a, set: {name: b}}\n", "conflict", "has its name already"),
+        ("  - {name: a, set: {outptu.tokens: 3}}\n", "unknown_key", "outptu"),
+    ],
+)
+def test_parts_that_cannot_be(parts: str, code: str, words: str, tmp_path: Path) -> None:
+    """One problem each, at its place, and none that only follows from it."""
+    (tmp_path / "words.txt").write_text("hello\n")
+    (tmp_path / "folder").mkdir()
+    (problem,) = problems_of(SMALL[: SMALL.index("suite:")] + "suite:\n" + parts, tmp_path)
+    assert (problem.code, problem.line) == (code, 9)
+    assert words in problem.message
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("answer", "roles"),
+    [
+        ("three_controls", []),
+        ("three_controls", ["repeated", "mixed"]),
+        ("three_controls", ["repeated", "repeated", "distinct"]),
+        ("allocator", ["crowd", "alone"]),
+    ],
+)
+def test_a_question_needs_the_parts_that_answer_it(answer: str, roles: list[str], tmp_path: Path) -> None:
+    parts = "".join(f"  - {{name: p{i}, role: {role}}}\n" for i, role in enumerate(roles)) or "  - name: a\n"
+    head = SMALL[: SMALL.index("suite:")].replace("name: two", f"name: two\nanswer: {answer}")
+    assert all(p.line and p.fix for p in problems_of(f"{head}suite:\n{parts}", tmp_path))
+
+
 def test_options_are_named_in_their_errors(tmp_path: Path) -> None:
     problems = problems_of(SMALL, tmp_path, ("suite.third.requests", "3"), ("requests", "few"))
     assert {p.code for p in problems} == {"unknown_part", "wrong_type"}

@@ -119,6 +119,77 @@ def test_steps_fall_and_each_says_what_it_takes() -> None:
     assert by_name["block"].cause == "prefix_block_granularity"
 
 
+@given(small_rows, st.integers(1, 6), st.integers(1, 3))
+def test_one_pass_answers_for_every_block_key_and_replica(
+    rows: list[list[int]], block: int, replicas: int
+) -> None:
+    """Against caches that hash each block, one for each replica and key."""
+    sent = [
+        Sent(text=str(n), key=(str(n % 2),), bypass="prompt_logprobs" if n % 5 == 4 else None)
+        for n in range(len(rows))
+    ]
+    packed = [array("q", row) for row in rows]
+    caches: dict[tuple[int, int], LruCache] = {}
+    reused = 0
+    for n, row in enumerate(packed):
+        if sent[n].bypass is None:
+            cache = caches.setdefault((n % replicas, n % 2), LruCache(None))
+            reused += block * cache.admit(chain(row, block), max(len(row) - 1, 0) // block)
+    total = sum(map(len, rows))
+    got = hit_rate(Rows(sent, packed, 1.0, TokenView(one_each), 0), block, keyed=True, replicas=replicas)
+    assert got == pytest.approx(reused / total if total else 0.0)
+
+
+def test_sharing_below_the_unit_is_told_from_no_sharing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S27: blocks of 2,096 tokens. Some 1,500 shared tokens cannot hit; those that share nothing need not."""
+    below = [logged(t, i, cached=0) for i, t in enumerate(texts(30, 1_000, 700))]
+    found = diagnosis(capsys, written(tmp_path / "a.jsonl", below), "--block-size", "2096")
+    assert found["primary"] == "prefix_block_granularity"
+    assert "2,096" in found["findings"][0]["why"]
+    apart = [logged(f"{i} " + texts(1, 0, 900, seed=i)[0], i, cached=0) for i in range(30)]
+    found = diagnosis(capsys, written(tmp_path / "b.jsonl", apart), "--block-size", "2096")
+    assert found["primary"] == "healthy_baseline"
+
+
+def test_rounds_of_the_same_prompts_are_weighed_by_tokens() -> None:
+    """S29: three rounds. The rate is of tokens, not of requests, and the last token is always computed."""
+    prompts = [texts(1, 0, 100 * (n + 1), seed=n)[0] for n in range(10)]
+    sent = []
+    for turn in range(3):
+        for text in prompts:
+            size = one_each(text)
+            sent.append(Sent(text=text, tokens=size, cached=(size - 1) // 16 * 16 if turn else 0))
+    found = analyse(sent, Conditions(block_tokens=16), tokens_of=one_each)
+    by_name = {s.name: s for s in found.steps}
+    assert by_name["shared"].hit_rate == pytest.approx(2 / 3, abs=0.01)
+    assert by_name["last_token"].lost == pytest.approx(20 / found.prompt_tokens, rel=0.1)
+    assert found.got == pytest.approx(found.reachable, abs=0.01)
+    assert found.reachable < 2 / 3
+
+
+def test_offload_cannot_help_below_the_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S33."""
+    rows = [logged(t, i, cached=0 if i == 0 else 1_500) for i, t in enumerate(texts(40, 400, 20))]
+    path = written(tmp_path / "r.jsonl", rows)
+
+    def told(pool: str) -> str:
+        found = diagnosis(capsys, path, "--block-size", "16", "--pool-tokens", pool)
+        return str(next(o["text"] for o in found["observations"] if o["id"] == "working_set"))
+
+    assert "cannot add a hit" in told("100000")
+    assert "could be kept" in told("500")
+
+
+def test_no_hit_at_all_may_be_the_models_own_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S32: a request log cannot show it, and names no cause for it."""
+    rows = [logged(t, i, cached=0) for i, t in enumerate(texts(40, 500, 10))]
+    found = diagnosis(capsys, written(tmp_path / "r.jsonl", rows), "--block-size", "16")
+    assert found["primary"] == "unknown"
+    assert any("cannot be rewound" in text for text in found["findings"][0]["would_change_my_mind"])
+
+
 def test_alignment_of_4096_is_never_met_by_shorter_prompts() -> None:
     """S28: a unit of 4,096 tokens."""
     found = analyse(

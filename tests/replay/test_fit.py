@@ -31,7 +31,7 @@ def trace(seed: int, rate: float) -> list[TraceRow]:
     return rows
 
 
-def run_of(rows: list[TraceRow]) -> RunData:
+def run_of(rows: list[TraceRow], *, told: bool = True) -> RunData:
     """A run with the instants that the simulator gives: gaps are even within a request."""
     found = Rows(simulate(chunks(rows), SETTINGS, TRUE))
     records = []
@@ -50,6 +50,7 @@ def run_of(rows: list[TraceRow]) -> RunData:
                 last_token_ns=round(last * 1e9),
                 gaps_ns=[round(gap * 1e9) for gap in np.diff(ends)],
                 prompt_tokens=one.in_tokens,
+                cached_tokens=int(found.hit[number]) if told else None,
                 completion_tokens=one.out_tokens,
             )
         )
@@ -67,6 +68,29 @@ def test_a_fit_on_one_trace_predicts_another_within_fifteen_percent() -> None:
         assert measured is not None
         assert said is not None
         assert getattr(said, name) == pytest.approx(getattr(measured, name), rel=0.15)
+
+
+def sharing(seed: int, rate: float) -> list[TraceRow]:
+    """Prompts of which more than a half was sent before: its beginning, or all but the end."""
+    rng = random.Random(seed)
+    return [
+        row(
+            *(one.t_s, 1024 + rng.randint(1, 400), one.out_tokens, tuple(range(8))),
+            block_tokens=128,
+            line=one.line,
+        )
+        for one in trace(seed, rate)
+    ]
+
+
+def test_prompts_that_hit_the_cache_do_not_make_a_token_look_cheap() -> None:
+    rows = sharing(1, 1.5)
+    cost = fit_data(run_of(rows), name="first")
+    assert cost.token_s == pytest.approx(TRUE.token_s, rel=0.35)
+    assert not any("does not say" in note for note in cost.notes)
+    blind = fit_data(run_of(rows, told=False), name="first")
+    assert blind.token_s < 0.6 * TRUE.token_s
+    assert any("does not say" in note for note in blind.notes)
 
 
 def test_too_little_to_fit_is_said() -> None:

@@ -36,6 +36,35 @@ MEASURE = """() => {
   return found;
 }"""
 
+CONTRAST = """() => {
+  const parse = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = node => {
+    for (let e = node; e; e = e.parentElement) {
+      const [r, g, b, a = 1] = parse(getComputedStyle(e).backgroundColor);
+      if (a > 0.99) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const bad = new Set(), walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, box = e.getBoundingClientRect();
+    if (!walk.currentNode.data.trim() || !box.width || !box.height || e.closest('script,style,title,desc')) {
+      continue;
+    }
+    const style = getComputedStyle(e), over = e.classList.contains('on');
+    if (over || style.visibility === 'hidden') continue;
+    const ink = parse(e.closest('svg') ? style.fill : style.color), paper = ground(e);
+    const [a, b] = [light(ink), light(paper)].sort((x, y) => y - x);
+    const name = `${e.tagName}.${e.className.baseVal ?? e.className}`;
+    if ((a + 0.05) / (b + 0.05) < 4.5) bad.add(`${name} ${ink} on ${paper}`);
+  }
+  return [...bad];
+}"""
+"""Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3); not those on a bar."""
+
 
 @dataclass
 class Seen:

@@ -12,16 +12,16 @@ import pytest
 from kvprobe.report.html_page import render_page
 from kvprobe.report.prelaunch.page import plan_reports
 from kvprobe.report.words import Language
-from tests.report.browser import MEASURE, Scheme, chromium, opened
+from tests.report.browser import CONTRAST, MEASURE, Scheme, chromium, opened
+from tests.report.launch import launch_page
 from tests.report.old_run import old_run
 from tests.report.plans import a_plan
 from tests.report.test_html import hostile_run, html_of
 
 __all__ = ["chromium"]
 
-LOOKS = [
-    (lang, width, scheme) for lang in ("en", "zh") for width in (1280, 390) for scheme in ("light", "dark")
-]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+LOOKS = [(width, scheme) for width in (1280, 390) for scheme in SCHEMES]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pages: dict[str, str] = {
             "run": html_of(old_run(), lang),  # type: ignore[arg-type]
             "hostile": html_of(hostile_run(), lang),  # type: ignore[arg-type]
+            "launch": launch_page(lang),  # type: ignore[arg-type]
             "plan": render_page(plan_reports(hostile, lang, demand_at_once=80, growth=0.1)),  # type: ignore[arg-type]
         }
         for name, text in pages.items():
@@ -40,18 +41,24 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.mark.parametrize(("lang", "width", "scheme"), LOOKS)
-@pytest.mark.parametrize("name", ["run", "hostile", "plan"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", ["run", "hostile", "plan", "launch"])
 def test_a_page_is_quiet_and_nothing_of_it_overlaps(
-    chromium: Any, pages: Path, name: str, lang: Language, width: int, scheme: Scheme
+    chromium: Any, pages: Path, name: str, lang: Language
 ) -> None:
-    with opened(chromium, pages / f"{name}-{lang}.html", width=width, scheme=scheme) as seen:
-        found = seen.page.evaluate(MEASURE)
-        assert found["charts"] >= (3 if name == "plan" else 5)
-        assert not found["empty"]
-        assert found["overflow"] <= 0
-        assert not found["overlaps"]
-        assert not found["outside"]
+    """One page, turned into each width and scheme."""
+    with opened(chromium, pages / f"{name}-{lang}.html") as seen:
+        for width, scheme in LOOKS:
+            look = f"{width} {scheme}"
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            seen.page.emulate_media(color_scheme=scheme)
+            found = seen.page.evaluate(MEASURE)
+            assert found["charts"] >= (3 if name == "plan" else 5), look
+            assert not found["empty"], look
+            assert found["overflow"] <= 0, look
+            assert not found["overlaps"], look
+            assert not found["outside"], look
+            assert not seen.page.evaluate(CONTRAST), look
         assert seen.quiet(), (seen.dialogs, seen.requests, seen.console)
 
 

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvprobe.report.charts_capacity import number
 from kvprobe.report.charts_memory import best_hit
+from kvprobe.report.charts_prefix import branches, tree_chart
 from kvprobe.report.reduce import SPANS, peaks, steps
 from kvprobe.report.run_gaps import gaps
 from kvprobe.report.run_series import hit_share, output_rate, server_wait
 from kvprobe.report.scales import Scale, linear_ticks, log_ticks, nice_top, text_width
+from kvprobe.report.words import words
 from tests.summary.synthetic import MS, T0, Made, S, record
 
 
@@ -69,6 +72,41 @@ def test_gaps_are_split_by_whether_another_request_was_in_prefill() -> None:
     found = gaps([a, b])
     assert found.beside_prefill.size == 4
     assert found.alone.size == 5
+
+
+def test_gaps_beside_prefill_are_told_apart_by_the_prompt_tokens_on_their_way() -> None:
+    """60 gaps beside 400 tokens and 60 beside 3,000; what the cache served is not computed."""
+    stream = record(0, sent_ms=0, ttft_ms=100, gap_ms=[10.0] * 200, tokens=201)
+    small = record(1, sent_ms=205, ttft_ms=590, prompt=1_400, cached=1_000, gap_ms=[], tokens=1)
+    large = record(2, sent_ms=1_005, ttft_ms=590, prompt=3_000, gap_ms=[], tokens=1)
+    found = gaps([stream, small, large])
+    assert [(c.low, c.high, c.seconds.size) for c in found.by_tokens] == [(0, 512, 60), (2_048, 8_192, 60)]
+    assert found.beside_prefill.size == 120
+    assert found.alone.size == 80
+    unknown = record(3, sent_ms=1_500, prompt_tokens=None)
+    assert gaps([stream, small, unknown]).by_tokens == ()
+
+
+def test_a_tree_of_prefixes_leaves_out_what_is_no_node() -> None:
+    nodes = [
+        {"tokens": 64, "prompts": 9, "saved_tokens": 512, "before": "x", "after": ["a", "b"], "depth": 0},
+        {"tokens": "many", "prompts": 9, "saved_tokens": 1},
+        {"tokens": 80, "prompts": 2, "saved_tokens": 16, "after": {"a": 1}, "depth": 10**9},
+        "no node",
+    ]
+    found = branches({"tree": nodes})
+    assert [(b.tokens, b.depth) for b in found] == [(64, 0), (80, 6)]
+    figure = tree_chart(words("en"), {"tree": nodes, "prompt_tokens": 1_024})
+    assert figure is not None
+    assert [row[0].text for row in figure.table.rows] == ["64", "– – – – – – 80"]  # type: ignore[union-attr]
+    for nothing in (None, [], "x", {}, {"tree": []}, {"tree": 3}):
+        assert tree_chart(words("en"), nothing) is None
+
+
+def test_numbers_out_of_a_document_are_finite_ones() -> None:
+    assert number(3) == 3.0
+    for other in (True, None, "3", float("nan"), float("inf"), 10**400, 1e308):
+        assert number(other) is None
 
 
 def test_a_server_histogram_gives_its_mean_and_the_borders_of_its_percentiles() -> None:

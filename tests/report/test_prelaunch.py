@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import Any
 
 import pytest
 
 from kvprobe.diagnose.judge import diagnose_run
+from kvprobe.diagnose.model import Diagnosis
+from kvprobe.evidence.rundata import RunData
 from kvprobe.report.document import run_document
 from kvprobe.report.markdown_page import render_markdown
 from kvprobe.report.prelaunch.page import plan_reports, prelaunch_document, prelaunch_report
 from kvprobe.report.prelaunch.view import Measure, growth_months, headroom
 from kvprobe.report.run_view import RunView
 from kvprobe.report.words import words
-from kvprobe.summary.build import summarise
+from kvprobe.summary.build import Summary, summarise
 from tests.diagnose.test_judge import late_client
 from tests.report.plans import a_plan
 from tests.summary.synthetic import Made, healthy
@@ -37,13 +41,22 @@ SWEEP = {
 
 def a_run(made: Made | None = None, **document: Any) -> RunView:
     """A run of the planned engine."""
-    made = made or healthy()
+    run, summary, diagnosis = _judged(made) if made is not None else _plain_run()
+    told = run_document(run, summary, diagnosis) | document
+    return RunView(words("en"), copy.copy(summary), diagnosis, run, told)
+
+
+@cache
+def _plain_run() -> tuple[RunData, Summary, Diagnosis]:
+    """Judged once for all tests of this file."""
+    return _judged(healthy())
+
+
+def _judged(made: Made) -> tuple[RunData, Summary, Diagnosis]:
     made.fact("engine", {"name": "vllm", "version": "0.20"})
     run = made.build()
     summary = summarise(run)
-    diagnosis = diagnose_run(run, summary)
-    told = run_document(run, summary, diagnosis) | document
-    return RunView(words("en"), summary, diagnosis, run, told)
+    return run, summary, diagnose_run(run, summary)
 
 
 def test_headroom_and_growth_are_the_formulas_on_the_page() -> None:

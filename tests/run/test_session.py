@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ from tests.load.truth import truth_server
 
 
 def test_a_defect_in_the_result_does_not_hide_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def defect(*_: object) -> None:
         raise ZeroDivisionError("made for this test")
 
-    monkeypatch.setattr(session, "run_load", lambda *_: LoadEnding(reason="planned", detail=None, exit_code=Exit.OK))
+    monkeypatch.setattr(
+        session, "run_load", lambda *_: LoadEnding(reason="planned", detail=None, exit_code=Exit.OK)
+    )
     monkeypatch.setattr(session, "conclude", defect)
+    caplog.set_level(logging.INFO, "kvprobe")
     with truth_server() as server:
         options = RunOptions(workload="distinct", target=server.url, out=tmp_path / "runs")
         outcome = session.conduct(options, Silent())

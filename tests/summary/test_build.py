@@ -161,6 +161,16 @@ def test_open_loop_ticks_without_a_row_are_unsent() -> None:
     assert found.metrics.rates.unsent_per_s == pytest.approx(4.0)
 
 
+def test_a_plan_of_so_many_requests_that_falls_behind_keeps_its_offered_rate() -> None:
+    """40 wanted at 20/s, sent at 5/s: over the 7.8 s of sending both would be 5/s."""
+    rows = [record(i, sent_ms=200 * i, late_ms=150 * i) for i in range(40)]
+    found = summarise(Made(records=rows).build()).metrics.rates
+    assert found.offered_per_s == pytest.approx(20.0)
+    assert found.achieved_per_s == pytest.approx(40 / 7.8)
+    kept_up = summarise(Made(records=[record(i, sent_ms=50 * i, late_ms=10) for i in range(40)]).build())
+    assert kept_up.metrics.rates.offered_per_s == kept_up.metrics.rates.achieved_per_s
+
+
 def test_cancelled_before_it_was_sent_is_unsent_and_not_failed() -> None:
     made = Made(
         records=[record(0), failed(1, "cancelled_at_end", sent_ns=None), failed(2, "cancelled_at_end")]

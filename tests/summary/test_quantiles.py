@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvprobe.summary.quantiles import (
+    _drawn_medians,
     binomial_cdf,
     censored_quantile,
     effective_n,
@@ -225,3 +226,15 @@ def test_equal_values_and_huge_values() -> None:
     assert (same.value, same.lo, same.hi) == (5.0, 5.0, 5.0)
     huge = quantile([1e300] * 60, 0.95)
     assert huge.value == 1e300
+
+
+@pytest.mark.parametrize("n", [1_001, 1_200])
+def test_a_median_that_is_drawn_is_spread_as_one_of_a_resample(n: int) -> None:
+    """From many values on the bootstrap draws the median's rank; below, it resamples. Same distribution."""
+    data = np.random.default_rng(5).lognormal(0.0, 1.0, n)
+    resampled = np.sort(
+        [np.median(np.random.default_rng(i).choice(data, n)) for i in range(600)],
+    )
+    drawn = np.sort(_drawn_medians(np.sort(data), np.random.default_rng(1), 600))
+    ks = np.max(np.abs(np.searchsorted(drawn, resampled, "right") / 600 - np.arange(1, 601) / 600))
+    assert ks < 0.1, "two-sample Kolmogorov-Smirnov, p about 0.005"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvprobe.summary.backlog import Backlog
+from kvprobe.summary.knee import find_knee
 from kvprobe.summary.student import student_975
 from kvprobe.summary.sweep import (
     Bound,
@@ -12,7 +13,6 @@ from kvprobe.summary.sweep import (
     Limits,
     Step,
     Verdict,
-    find_knee,
     judge,
     limit_interval,
     next_load,

@@ -123,8 +123,8 @@ def sweep(serve: Server, capacity: float, seconds: float, poisson: bool, seed: i
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(("seconds", "poisson", "wrong"), [(5.0, False, 2), (30.0, True, 2)])
 def test_the_interval_holds_the_capacity(server: str, seconds: float, poisson: bool, wrong: int) -> None:
-    """Of 24 sweeps over capacities from 6 to 40 req/s, at most `wrong` miss: 95 % and some luck. What `growth`
-    lets pass as none, 5 %, is no miss."""
+    """Of 24 sweeps over capacities from 6 to 40 req/s, at most `wrong` miss: 95 % and some luck. What
+    `growth` lets pass as none, 5 %, is no miss."""
     missed = []
     for seed in range(24):
         capacity = random.Random(seed).uniform(6.0, 40.0)
@@ -145,6 +145,6 @@ def test_equal_distances_and_equal_work_give_a_narrow_interval() -> None:
 
 
 def test_requests_that_take_longer_than_the_step_are_no_overload() -> None:
-    """Eight requests of six seconds are all still running after five: nothing is known, and nothing is said."""
+    """Eight requests of six seconds all still run after five: nothing is known, and nothing is said."""
     found = sweep(SERVERS["each takes long"], 30.0, 5.0, poisson=False, seed=1)
     assert (found.lo, found.hi) == (None, None) or found.hi is None or found.hi > 30.0

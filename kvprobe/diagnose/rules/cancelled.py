@@ -65,7 +65,7 @@ def cancellation_ignored(view: View) -> Candidate | None:
     sure = beyond >= MORE_READINGS or noted == 0
     found = finding(
         "cancellation_ignored",
-        "certain" if sure else "likely",
+        "suspected" if not _known_alone(view) else "certain" if sure else "likely",
         f"{plural(len(gone), 'request')} were given up by the client with {whole(left)} tokens left, and the "
         f"server generated {whole(excess)} tokens that nobody received: cancelled requests run on and hold "
         "their blocks.",
@@ -92,6 +92,12 @@ def cancellation_ignored(view: View) -> Candidate | None:
         would_change_my_mind=["other clients' requests among those that ran"],
     )
     return Candidate(finding=found, timing_free=True)
+
+
+def _known_alone(view: View) -> bool:
+    """Something counts requests or prompts, so that another client's work would have shown."""
+    told = view.summary.metrics.prefix_hit_rate.others_tokens is not None
+    return told or any(f is not None for f in _finished(view).values())
 
 
 def _tokens_per_chunk(view: View) -> float:

@@ -24,7 +24,7 @@ def prediction_off(view: View) -> Outcome:
     if not found.warnings:
         return Outcome()
     text = f"Prediction and report disagree: {'; '.join(found.warnings)}."
-    if not off or found.assumed or _several(view):
+    if not off or found.assumed or view.engines > 1:  # pages of several add up
         facts = {name: Quantity(pair.error, "ratio") for name, pair in off.items()}
         return Outcome(observations=[Observation(id="prediction_disagrees", text=text, facts=facts)])
     told = finding(
@@ -51,11 +51,6 @@ def _off(found: Prediction) -> dict[str, Compared]:
     """What is off by itself: concurrency follows from the other two."""
     pairs = {"bytes_per_token": found.bytes_per_token, "pool_tokens": found.pool_tokens}
     return {n: p for n, p in pairs.items() if p.error is not None and abs(p.error) > TOLERANCE}
-
-
-def _several(view: View) -> bool:
-    """Pages of several engines add up, and then what one of them holds is not told."""
-    return len({s.labels.get("engine", "") for s in view.run.samples if s.metric.startswith("engine.")}) > 1
 
 
 def _evidence(name: str, pair: Compared) -> Evidence:

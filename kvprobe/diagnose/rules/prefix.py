@@ -31,13 +31,15 @@ from kvprobe.summary import activity
 from kvprobe.summary.memory import whole as label_number
 from kvprobe.summary.units import percent, whole
 
+NEAR = 0.05
+"""Hits and what the blocks leave agree to within this."""
 SUBSTANTIAL = 0.10
 """A hit rate that prompts could reach, below which reuse is not worth a finding."""
 
 
 def prefix_row(view: View) -> Outcome:
     """At most one candidate for each cause, the more specific first."""
-    rules = (caching_off, layout_unstable, reordered, block_granularity, *_WHAT_ELSE)
+    rules = (caching_off, layout_unstable, reordered, block_granularity, coarse_blocks, *_WHAT_ELSE)
     outcome = Outcome()
     for rule in rules:
         # The last rules ask "what else?": they speak only if nothing before them did.
@@ -149,6 +151,39 @@ def block_granularity(view: View) -> Candidate | None:
         check_first=["the block size that the engine really uses (hybrid models enlarge it)"],
         remedy=[f"share at least {whole(block)} tokens, or use a smaller block"],
         would_change_my_mind=["a hit on a prefix shorter than one block"],
+    )
+
+
+def coarse_blocks(view: View) -> Candidate | None:
+    """Needs: a share of the prompts that only whole blocks of this size keep from being reused, and hits
+    that come to just what the blocks leave. Refuted by hits beyond that."""
+    analysis, got = view.fact("prefix_analysis"), got_of(view)
+    steps = analysis.get("steps", []) if isinstance(analysis, dict) else []
+    rates = {s.get("name"): float(s.get("hit_rate") or 0.0) for s in steps if isinstance(s, dict)}
+    block = label_number(view.config.get("block_size"))
+    if got is None or not block or not {"last_token", "block"} <= set(rates) or engine_says_off(view):
+        return None
+    could, left = rates["last_token"], rates["block"]
+    if could - left < MOVING_GAINS or left < NO_HITS or abs(got - left) > NEAR:
+        return None
+    return candidate(
+        "prefix_block_granularity",
+        "likely",
+        f"{percent(could)} of the prompt tokens could be reused token by token, and {percent(left)} in whole "
+        f"blocks of {whole(block)} tokens: {percent(got)} came from the cache.",
+        [
+            evidence(
+                "prefix_analysis",
+                f"whole blocks of {whole(block)} take {percent(could - left)} of the prompt tokens",
+                by_token=(could, "ratio"),
+                by_block=(left, "ratio"),
+            ),
+            evidence("cache_config_info", f"block size {whole(block)} tokens", block_size=(block, "tokens")),
+            hit_evidence(view),
+        ],
+        check_first=["the block size that the engine really uses (hybrid models enlarge it)"],
+        remedy=["a smaller block, or shared starts of whole blocks"],
+        would_change_my_mind=["a hit that ends inside a block"],
     )
 
 

@@ -48,7 +48,8 @@ def _beyond_the_pool(view: View, reach: float, got: float) -> Candidate | None:
     wanted = distances[min(round(ROOM_QUANTILE * len(distances)), len(distances) - 1)]
     return candidate(
         "prefix_evicted",
-        "likely",
+        # Of several engines each has a pool, and which of them a prefix met is not known.
+        "likely" if view.engines == 1 else "suspected",
         f"{percent(got)} of the prompt tokens came from the cache where {percent(reach)} could: between two "
         f"uses of a prefix {whole(middle)} other tokens are used (median), and the KV pool holds "
         f"{whole(pool)}, so prefixes were dropped before they came again.",

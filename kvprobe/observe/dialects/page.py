@@ -52,7 +52,8 @@ def _hits(exposition: Exposition, seats: Places) -> list[tuple[Place, float]]:
     memory = seats.begin()
     for name, labels, value in exposition.samples:
         for place in seats.of(memory, name, labels):
-            unique[place] = value
+            before = unique.get(place) if place.copied else None
+            unique[place] = value if before is None else max(before, value)
     best: dict[str, int] = {}
     for place in unique:
         canonical, rank = place.target.series.canonical, place.target.rank

@@ -13,6 +13,9 @@ from kvprobe.observe.exposition import Labels
 _MOST = 8192
 """Samples that are remembered from page to page; after that the next page begins anew."""
 _ENGINE_LABELS = ("engine_id", "dp_rank", "engine_index")
+_COPIES = frozenset(("tp_rank", "pp_rank"))
+"""The tensor- and pipeline-parallel ranks of one engine schedule the same requests: SGLang with
+--enable-metrics-for-all-schedulers shows each rank's copy. Groups have a `dp_rank` of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,8 @@ class Place:
     target: Target
     group: Group
     engine: str
+    copied: bool = False
+    """Samples that differ in the rank alone tell the same: the highest counts, once."""
 
 
 class Memory:
@@ -90,13 +95,19 @@ class Places:
 
 
 def _place(memory: Memory, number: int, name: str, target: Target, labels: Labels) -> Place:
-    key = (number, name, frozenset(labels.items()))
+    copied = not _COPIES.isdisjoint(labels)
+    told = (
+        frozenset((k, v) for k, v in labels.items() if k not in _COPIES)
+        if copied
+        else frozenset(labels.items())
+    )
+    key = (number, name, told)
     place = memory.places.get(key)
     if place is None:
         engine = labels.get("engine")
         if engine is None:
             engine = next((labels[label] for label in _ENGINE_LABELS if label in labels), "")
-        place = memory.places.setdefault(key, Place(target, _group(memory, target, labels), engine))
+        place = memory.places.setdefault(key, Place(target, _group(memory, target, labels), engine, copied))
     return place
 
 

@@ -134,10 +134,12 @@ def _admit(m: Sim, slot: int, budget: int) -> bool:
         stored = max(stored, min(s[PARKED, slot], total - 1))
     reserve = _reserved_blocks(m, slot)
     blocks = max(blocks_of(m, slot, min(total, stored + budget)), reserve)
-    if not _has_room(m, slot, blocks - hits, n[AVAIL] - unheld, total, hits):
+    # What it finds and nobody holds is taken out of the free blocks as well.
+    needed = _needed(m, slot, blocks - hits, total, hits) + unheld
+    if needed > n[AVAIL]:
         n[REFUSALS] += 1
         if not n[BLOCKED]:
-            snapshot(m, ADMISSION, blocks - hits, s[ROW, slot])
+            snapshot(m, ADMISSION, needed, s[ROW, slot])
         if n[C_TOUCH] and hits:
             touch(m, slot, hits)
         return False
@@ -178,16 +180,17 @@ def _reserved_blocks(m: Sim, slot: int) -> int:
 
 
 @jit
-def _has_room(m: Sim, slot: int, wanted: int, available: int, total: int, hits: int) -> bool:
+def _needed(m: Sim, slot: int, wanted: int, total: int, hits: int) -> int:
+    """Free blocks that the engine asks for before it lets a request in: more than it takes at once."""
     n = m.n
-    spare = n[C_WATERMARK] if m.n[RUN] > 0 else 0
-    if n[C_SGLANG] and m.n[RUN] > 0:
-        promised = m.f[RATIO] * promised_tokens(m)
-        asks = blocks_of(m, slot, total + most_left(m, slot)) - hits
-        return asks < available - promised / n[C_BLOCK]
-    if n[C_FULL] and blocks_of(m, slot, total) - hits + spare > available:
-        return False
-    return wanted + spare <= available
+    spare = n[C_WATERMARK] if n[RUN] > 0 else 0
+    if n[C_SGLANG] and n[RUN] > 0:
+        promised = m.f[RATIO] * promised_tokens(m) / n[C_BLOCK]
+        asked = blocks_of(m, slot, total + most_left(m, slot)) - hits + int(promised) + 1
+        return max(asked, wanted)  # a region is taken whole, however little is promised
+    if n[C_FULL]:
+        wanted = max(wanted, blocks_of(m, slot, total) - hits)
+    return wanted + spare
 
 
 @jit

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvprobe.errors import Problem, UsageError
 from kvprobe.plan.simulate import compiled
-from kvprobe.plan.simulate.ask import Ask, Resolved, changed, resolve
+from kvprobe.plan.simulate.ask import Ask, Resolved, budget_tokens, changed, resolve
 from kvprobe.plan.simulate.cost import StepCost
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _fitted(question: Question) -> StepCost | None:
         raise UsageError(Problem("conflict", "--fit and --gpu both give step times", "leave one of them out"))
     from kvprobe.plan.simulate.fit import fit_run
 
-    return fit_run(question.fit)
+    return fit_run(question.fit, budget_tokens(question.ask))
 
 
 def _decide(question: Question, passes: int, says: Says) -> None:
@@ -101,7 +101,15 @@ class _Runs:
     def server(self, told: Resolved) -> Server:
         from kvprobe.plan.simulate.replay import simulate
 
-        return simulate(self.source, told.settings, told.cost, progress=self._progress)
+        try:
+            return simulate(self.source, told.settings, told.cost, progress=self._progress)
+        except MemoryError as error:
+            blocks, seats = told.settings.usable_blocks, told.settings.max_num_seqs
+            why = (
+                f"a pool of {blocks:,} blocks and {seats:,} requests at once needs more memory than there is"
+            )
+            fix = "give a larger --block-size, a lower --max-num-seqs or a smaller pool"
+            raise UsageError(Problem("too_large", why, fix)) from error
 
     def document(self, path: Path, told: Resolved) -> Replay:
         from kvprobe.plan.simulate.replay import document
@@ -156,6 +164,7 @@ def _sweep(
 
 
 def _smallest(run: _Runs, limit: Limit, told: Resolved) -> Smallest:
+    from kvprobe.plan.simulate.settings import MAX_BLOCKS
     from kvprobe.plan.simulate.sweep import WIDEST, smallest_part, smallest_pool
 
     settings = told.settings
@@ -164,5 +173,7 @@ def _smallest(run: _Runs, limit: Limit, told: Resolved) -> Smallest:
         return run.server(replace(told, settings=replace(settings, usable_blocks=blocks)))
 
     least = 1 if settings.groups is None else settings.weight
-    found = smallest_pool(limit, settings.usable_blocks, least, tried, settings.usable_blocks * WIDEST)
+    found = smallest_pool(
+        limit, settings.usable_blocks, least, tried, min(settings.usable_blocks * WIDEST, MAX_BLOCKS)
+    )
     return smallest_part(limit, found, settings.block_size, told.bytes_per_token)

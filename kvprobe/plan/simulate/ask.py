@@ -84,7 +84,7 @@ def resolve(ask: Ask, fitted: StepCost | None = None) -> Resolved:
         engine=ask.engine,  # type: ignore[arg-type]
         prefix_caching=ask.prefix_caching,
         max_num_seqs=_count("--max-num-seqs", ask.max_num_seqs) or SEATS[ask.engine],
-        max_num_batched_tokens=_budget(ask),
+        max_num_batched_tokens=budget_tokens(ask),
         max_model_len=limit,
         max_tokens=_count("--max-tokens", ask.max_tokens),
         swap_blocks=_swap(ask, memory.block_bytes),
@@ -141,7 +141,7 @@ def _engine_options(ask: Ask) -> EngineOptions:
     return EngineOptions(
         block_size=_count("--block-size", ask.block_size, most=1 << 20),
         max_model_len=_count("--max-model-len", ask.max_model_len),
-        max_num_batched_tokens=_budget(ask),
+        max_num_batched_tokens=budget_tokens(ask),
         max_num_seqs=_count("--max-num-seqs", ask.max_num_seqs),
         prefix_caching=ask.prefix_caching,
         tp=_count("--tp", ask.tp) or 1,
@@ -150,8 +150,9 @@ def _engine_options(ask: Ask) -> EngineOptions:
     )
 
 
-def _budget(ask: Ask) -> int:
-    return _count("--max-num-batched-tokens", ask.max_num_batched_tokens) or BATCH[ask.engine]
+def budget_tokens(ask: Ask) -> int:
+    """Most tokens of a step, as said or by the engine's default."""
+    return _count("--max-num-batched-tokens", ask.max_num_batched_tokens) or BATCH.get(ask.engine, 512)
 
 
 def _memory(ask: Ask, spec: ModelSpec | None, per_token: float | None) -> _Memory:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
 from importlib import util
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,8 +46,32 @@ def available() -> bool:
 
 
 def is_cached() -> bool:
-    """Whether numba has left the compiled kernel beside its source (a guess: another version may have)."""
-    return any((Path(__file__).parent / "__pycache__").glob("steps.advance-*.nbi"))
+    """Whether numba has left this compiled kernel on disk (a guess: another version of numba may have)."""
+    return any(cache_folder().rglob("steps.advance-*.nbi"))
+
+
+@cache
+def cache_folder() -> Path:
+    """Where the compiled kernel of exactly this source is kept; it need not exist.
+
+    numba's own place is beside the source, which an installation may not let us write, and there it sees a
+    change of a function's own file only: a kernel with a stale callee would go on giving the old numbers.
+    """
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    digest = sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return Path(base).expanduser() / "kvprobe" / f"kernel-{digest.hexdigest()[:16]}"
+
+
+@cache
+def _writable() -> bool:
+    """Whether the compiled kernel can be kept; else it is compiled in each process."""
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(cache_folder(), os.W_OK)
 
 
 def is_compiled() -> bool:
@@ -57,7 +83,13 @@ def jit(function: F) -> F:
     """Compile at first call, or hand back as it is."""
     if not choose(0):
         return function
-    from numba import njit
+    from numba import config, njit
 
-    compiled: F = njit(cache=True, error_model="numpy")(function)
+    before = config.CACHE_DIR
+    if _writable():
+        config.CACHE_DIR = str(cache_folder())
+    try:
+        compiled: F = njit(cache=_writable(), error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
     return compiled

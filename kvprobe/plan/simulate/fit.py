@@ -43,22 +43,27 @@ class Seen:
         return len(self.sent)
 
 
-def fit_run(path: Path) -> StepCost:
+def fit_run(path: Path, budget_tokens: int = DEFAULT_BUDGET_TOKENS) -> StepCost:
     """The cost of a step on the server of that run. Raises UsageError where its requests do not tell."""
-    return fit_data(load_run(path), name=path.name)
+    return fit_data(load_run(path), name=path.name, budget_tokens=budget_tokens)
 
 
-def fit_data(run: RunData, *, name: str) -> StepCost:
-    """The same of a run that is loaded."""
+def fit_data(run: RunData, *, name: str, budget_tokens: int = DEFAULT_BUDGET_TOKENS) -> StepCost:
+    """The same of a run that is loaded; `budget_tokens` is the most that its server computed in a step."""
     seen = _seen(run)
     if len(seen) < LEAST_REQUESTS:
         raise _too_little(name, f"{len(seen)} requests that ended well and have gaps between tokens")
     fixed, kv, spread = _decode(seen, name)
-    token, pair = _prefill(seen, fixed, kv)
+    token, pair = _prefill(seen, fixed, kv, budget_tokens)
     notes = [
         f"fitted to {len(seen):,} requests of {name}: the network and the front end are in them",
         f"decode gaps of that run deviate by {spread:.0%} from the fit (median)",
     ]
+    if any(r.failure is None and r.cached_tokens is None for r in run.records):
+        notes.append(
+            "that run does not say what its prompts found in the cache: if they found much, a token takes "
+            "longer than this, and waits are longer"
+        )
     return StepCost(
         fixed_s=fixed,
         token_s=token,
@@ -156,7 +161,7 @@ def _contexts(seen: Seen, at: Floats) -> Floats:
     return np.maximum(total(seen.first) - total(seen.last), 0.0)
 
 
-def _prefill(seen: Seen, fixed: float, kv: float) -> tuple[float, float]:
+def _prefill(seen: Seen, fixed: float, kv: float, budget_tokens: int) -> tuple[float, float]:
     """Seconds of a prompt's token and of a query-key pair."""
     new = np.maximum(seen.prompt - seen.cached, 1.0)
     beside = np.array(
@@ -169,7 +174,7 @@ def _prefill(seen: Seen, fixed: float, kv: float) -> tuple[float, float]:
     few = beside <= max(0, int(np.quantile(beside, 0.25)))
     waits = fixed + kv * _contexts(seen, seen.sent)
     decoding = _under_way(seen.first, seen.last, seen.sent) > 0
-    steps = np.ceil(new / DEFAULT_BUDGET_TOKENS)
+    steps = np.ceil(new / budget_tokens)
     left = seen.first - seen.sent - waits * (steps + decoding / 2)
     left = np.maximum(left / (1 + beside), 0.0)[few]
     pairs = (new * seen.cached + new * (new + 1) / 2)[few]

@@ -26,7 +26,8 @@ class Holder(msgspec.Struct, kw_only=True):
 
 class Exhaustion(msgspec.Struct, kw_only=True):
     """A moment at which room was refused. `kind`: `preemption` (to a running request) or `admission` (to
-    a waiting one); `wanted_by_line` is null where several decoding requests wanted a block each."""
+    a waiting one). `wanted_blocks` is what the engine asks for before it goes on, which may be more than it
+    takes; `wanted_by_line` is null where several decoding requests wanted a block each."""
 
     t_s: float
     kind: str

@@ -129,6 +129,8 @@ class Rows:
         self.ok = self.status == b.OK
         self.queue_s, self.ttft_s, self.e2e_s = out[:, b.O_QUEUE], out[:, b.O_TTFT], out[:, b.O_E2E]
         self.preempted = out[:, b.O_PREEMPTED]
+        self.hit = out[:, b.O_HIT]
+        """Prompt tokens found in the cache when the request was first let in; -1 where it was not."""
         self.held = np.nan_to_num(out[:, b.O_HELD]).astype(np.float64)
         """Token-seconds."""
         self.arrived_s = _joined(places.times_s)

@@ -30,8 +30,8 @@ class Places:
     def add(self, chunk: Chunk) -> None:
         count = len(chunk)
         self.times_s.append(chunk.times_s)
-        self.in_tokens.append(chunk.in_tokens.astype(np.int32))
-        self.out_tokens.append(chunk.out_tokens.astype(np.int32))
+        self.in_tokens.append(chunk.in_tokens)
+        self.out_tokens.append(chunk.out_tokens)
         lines = chunk.lines if chunk.lines is not None else np.zeros(count)
         self.lines.append(lines.astype(np.int32))
         if chunk.sessions is not None:
@@ -212,7 +212,7 @@ def _counters(settings: SimSettings) -> NDArray[np.int64]:
     n[b.C_CACHING], n[b.C_RESERVE] = settings.caches, settings.allocator == "paged-reserve"
     n[b.C_REGION], n[b.C_SWAP] = settings.region, settings.swap_blocks
     n[b.C_TOUCH], n[b.C_SGLANG] = settings.engine != "vllm", settings.engine == "sglang"
-    n[b.C_FULL] = settings.full_prompt
+    n[b.C_FULL], n[b.C_EARLY] = settings.full_prompt, settings.engine == "vllm"
     n[b.C_WATERMARK] = int(settings.watermark * settings.total)
     n[b.C_WEIGHT] = settings.weight
     n[b.C_MAX_TOKENS] = settings.max_tokens or 0

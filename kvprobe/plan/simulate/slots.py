@@ -12,6 +12,7 @@ from kvprobe.plan.simulate.books import (
     ARRIVED,
     C_BLOCK,
     C_CACHING,
+    C_EARLY,
     C_MAX_TOKENS,
     C_WEIGHT,
     COMPUTED,
@@ -63,12 +64,13 @@ from kvprobe.plan.simulate.books import (
     STATE,
     STUCK,
     SWAPPED,
+    TABLE,
     TABLE_NOW,
     Sim,
 )
 from kvprobe.plan.simulate.compiled import jit
 from kvprobe.plan.simulate.record import computed_now, held_blocks
-from kvprobe.plan.simulate.tables import let_go
+from kvprobe.plan.simulate.tables import commit, let_go
 
 
 @jit
@@ -198,3 +200,8 @@ def add_work(m: Sim, slot: int, count: int) -> None:
     at = m.n[NWORK]
     m.lists[L_WORK_SLOT, at], m.lists[L_WORK_COUNT, at] = slot, count
     m.n[NWORK] += 1
+    if m.n[C_EARLY] and m.n[C_CACHING]:
+        # vLLM names blocks as it hands them out: another prompt of the same step finds them already.
+        full = (m.s[COMPUTED, slot] + count) // m.n[C_BLOCK]
+        if full > m.s[TABLE, slot]:
+            commit(m, slot, full)

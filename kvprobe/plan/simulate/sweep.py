@@ -16,9 +16,11 @@ from kvprobe.plan.simulate.server import Server
 NEAR_BEST = 1.1
 WIDEST = 64
 """The search for the smallest pool goes up to so many times the pool that was given."""
-_LIMIT = re.compile(r"([a-z0-9_.]{1,30}) ?(<=|<) ?([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(%|ms|s|steps)?")
+_LIMIT = re.compile(r"([a-z0-9_.]{1,30}) ?(<=|<) ?([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(%|ms|s)?")
 _METRICS = ("preempted", "preemptions", "refused", "ttft.p50", "ttft.p95", "ttft.p99", "queue.p95", "e2e.p95")
 _UNITS = {"%": 0.01, "ms": 1e-3}
+_KINDS = {"preempted": ("%", ""), "refused": ("%", ""), "preemptions": ("",)}
+"""Units of metrics that are no times."""
 
 
 def sweep_row(value: str, server: Server, bytes_per_token: float | None, *, named: bool) -> SweepRow:
@@ -96,7 +98,12 @@ def parse_limit(text: str) -> Limit:
     if found is None or found[1] not in _METRICS:
         fix = f"write METRIC <= VALUE, METRIC one of: {', '.join(_METRICS)}"
         raise UsageError(Problem("bad_limit", f"--find-pool: `{text[:60]}` is no limit", fix))
-    return Limit(text.strip(), found[1], found[2] == "<", float(found[3]) * _UNITS.get(found[4] or "", 1.0))
+    unit = found[4] or ""
+    known = _KINDS.get(found[1], ("s", "ms"))
+    if unit not in known:
+        fix = f"write it {' or '.join(f'in {u}' if u else 'without a unit' for u in known)}"
+        raise UsageError(Problem("bad_limit", f"--find-pool: `{text[:60]}` has the wrong unit", fix))
+    return Limit(text.strip(), found[1], found[2] == "<", float(found[3]) * _UNITS.get(unit, 1.0))
 
 
 def smallest_pool(

@@ -27,7 +27,8 @@ document.querySelectorAll("table[data-name]").forEach(table => {
   [...table.tHead.rows[0].cells].forEach((th, i) => { const b = button("", () => sort(table, i));
     b.append(...th.childNodes); th.append(b); });
   const tools = document.createElement("div"); tools.className = "tools";
-  tools.append(button(say.csv, () => save(table)));
+  const csv = button(say.csv, () => save(table));
+  csv.setAttribute("aria-label", say.csv + ": " + table.caption.textContent); tools.append(csv);
   table.parentElement.after(tools); });
 const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const theme = button(say.theme, () => { root.dataset.theme = dark() ? "light" : "dark"; });

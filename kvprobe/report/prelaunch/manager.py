@@ -152,7 +152,7 @@ def _bar(view: Prelaunch, have: Measure, need: Measure | None) -> Figure:
         table=Table(
             name="demand-capacity",
             caption=w("Demand against capacity"),
-            columns=["", w("amount"), w("source")],
+            columns=[w("quantity"), w("amount"), w("source")],
             rows=[[name, Num(text, value), source] for name, value, _, text, source in bars],
             numeric=frozenset((1,)),
         ),

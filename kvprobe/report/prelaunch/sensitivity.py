@@ -162,8 +162,8 @@ def _figure(view: Prelaunch, base: Inputs, found: list[Swing]) -> Figure:
     )
     formula = w(
         "share = requests at once x (prompt x (1 - hit rate) + answer + (block - 1) / 2) / pool tokens; "
-        "cost a month = share x price of an hour x 730. Calculated, not measured: shares of a replica are not "
-        "rounded up, and a token that hits is taken as held already."
+        "cost a month = share x price of an hour x 730. Calculated, not measured: shares of a replica are "
+        "not rounded up, and a token that hits is taken as held already."
     )
     return Figure(
         name="sensitivity",
@@ -174,7 +174,7 @@ def _figure(view: Prelaunch, base: Inputs, found: list[Swing]) -> Figure:
         table=Table(
             name="sensitivity",
             caption=w("What each input does"),
-            columns=[w("input"), w("is"), w("a quarter lower"), w("a quarter higher"), w("source")],
+            columns=[w("input"), w("value"), w("a quarter lower"), w("a quarter higher"), w("source")],
             rows=[_row(s, money) for s in found],
             numeric=frozenset((1, 2, 3)),
         ),

@@ -80,6 +80,8 @@ PRELAUNCH_MORE: Final[dict[str, str]] = {
     "server up before the first request": "首个请求之前服务已运行",
     "not known: the server does not export its start time": "未知：服务端没有导出启动时间",
     "not known: the clocks of client and server disagree": "未知：客户端与服务端的时钟不一致",
+    # demand against capacity
+    "quantity": "量",
     # the machine
     "KV heads": "KV 头数",
     "head dimension": "头维度",

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvprobe.report.zh.sweep_sentences import SWEEP_SENTENCES
+
 SENTENCES: Final[dict[str, str]] = {
+    **SWEEP_SENTENCES,
     # why a number is missing
     "n too small: {}, p{} needs {}": "样本不足：{}，p{} 至少需要 {}",
     "n too small: {} correlated values count as {}, p{} needs {}": "样本不足：{} 个相关值折合 {} 个，p{} 至少需要 {}",

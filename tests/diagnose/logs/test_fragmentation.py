@@ -40,6 +40,7 @@ def test_the_worked_example_is_likely_fragmentation_with_little_to_spare() -> No
     verdict = _judge(2.34, 23.65, 1.03, 20.12, 21.88 - 20.12)
     assert verdict.step == "5b"
     assert verdict.fragmented
+    assert verdict.margin is not None
     assert verdict.margin == pytest.approx(0.45 * GIB, abs=MIB)
     assert verdict.margin / (23.65 * GIB) == pytest.approx(0.019, abs=0.0005)
     assert verdict.outside == 0
