@@ -148,3 +148,14 @@ class Report:
     sections: list[Section]
     footer: str = ""
     sections_title: str = ""
+
+
+MOST_TITLE, MOST_SUBTITLE = 120, 240
+
+
+def clipped(text: str, most: int = MOST_TITLE) -> str:
+    """A name out of a file or a server must not fill the first screen: its start and its end are kept."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end - 1]}…{text[-end:]}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from kvprobe.report.assets import asset
 from kvprobe.report.content import (
+    MOST_SUBTITLE,
     Block,
     Bullets,
     Card,
@@ -30,6 +31,7 @@ from kvprobe.report.content import (
     Table,
     Tile,
     Tiles,
+    clipped,
 )
 from kvprobe.report.sanitize import html as safe
 from kvprobe.report.words import HTML_LANG, Language, Words, words
@@ -70,14 +72,14 @@ def render_page(report: Report) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{safe(report.title)}</title>
+<title>{safe(clipped(report.title))}</title>
 <style>{STYLE}</style>
 </head>
 <body data-csv="{safe(w("Save as CSV"))}" data-theme="{safe(w("Light / dark"))}">
 <a class="skip" href="#main">{safe(w("Skip to the content"))}</a>
 <header class="top">
-<h1>{safe(report.title)}</h1>
-<p class="sub">{safe(report.subtitle)}</p>
+<h1>{safe(clipped(report.title))}</h1>
+<p class="sub">{safe(clipped(report.subtitle, MOST_SUBTITLE))}</p>
 <ul class="badges">{badges}</ul>
 </header>
 <main id="main">

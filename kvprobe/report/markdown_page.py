@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvprobe.report.content import (
+    MOST_SUBTITLE,
     Block,
     Bullets,
     Card,
@@ -19,6 +20,7 @@ from kvprobe.report.content import (
     Said,
     Table,
     Tiles,
+    clipped,
 )
 from kvprobe.report.sanitize import clean, markdown
 from kvprobe.report.words import words
@@ -54,7 +56,7 @@ class _Writer:
 
     def whole(self) -> str:
         report, safe = self.report, self.safe
-        out = [f"# {safe(report.title)}", safe(report.subtitle)]
+        out = [f"# {safe(clipped(report.title))}", safe(clipped(report.subtitle, MOST_SUBTITLE))]
         if report.badges:
             out.append(" · ".join(f"**{safe(b.text)}**" for b in report.badges))
         out += [self.block(block) for block in report.first]

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kvprobe.report.html import render_html
 from kvprobe.report.words import Language
 from kvprobe.summary.build import summarise
 from tests.diagnose.test_judge import late_client, timestamp_first
+from tests.report.launch import launch_page
 from tests.summary.synthetic import MS, Made, failed, healthy
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\u202e"
@@ -186,3 +188,22 @@ def _moved(record: object, i: int) -> object:
 
 def test_the_run_directory_gets_the_same_page_that_report_makes(tmp_path: Path) -> None:
     assert html_of(healthy()) == html_of(healthy())
+
+
+def test_headings_step_down_one_at_a_time_and_every_column_has_a_name() -> None:
+    for page in (html_of(healthy()), launch_page()):
+        levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(b <= a + 1 for a, b in pairwise(levels))
+        assert not re.findall(r"<th[^>]*></th>", page)
+        labels = re.findall(r'role="region" aria-label="([^"]*)"', page)
+        assert len(labels) == len(set(labels)), "a screen reader tells the tables apart"
+
+
+def test_a_long_name_does_not_fill_the_first_screen() -> None:
+    made = healthy()
+    made.workload = {"name": "长" * 5_000}
+    title = re.findall(r"<h1>(.*?)</h1>", html_of(made))[0]
+    assert len(title) <= 120
+    assert title.endswith("run report")

@@ -211,8 +211,9 @@ def _draw(found: list[Swing], middle: float, money: bool, width: int) -> tuple[s
             a, b = sorted((x(middle), x(value)))
             d.rect(a, y, max(b - a, 1.0), 19, style, f"{s.label}: {_shown(value, money)}")
         d.line(x(middle), y - 2, x(middle), y + 21, "axis")
-        for value, opposite in ((s.low, s.high), (s.high, s.low)):
-            right = value > opposite
+        ends = ((s.low, s.high), (s.high, s.low)) if s.width else ((s.high, s.low),)
+        for value, opposite in ends:
+            right = value >= opposite
             at = x(value) + 5 if right else x(value) - 5
             d.text(at, y + 14, _shown(value, money), "tick", "start" if right else "end")
     return d.out(), int(row * len(found) + 6)
