@@ -12,6 +12,8 @@ from kvprobe.errors import UsageError
 from kvprobe.plan.simulate.answer import Question, answer
 from kvprobe.plan.simulate.ask import Ask, resolve
 from kvprobe.plan.simulate.replay import Replay
+from kvprobe.plan.simulate.settings import MAX_BLOCKS
+from kvprobe.plan.simulate.sweep import parse_limit
 
 
 def quiet(rows: int, at_s: float) -> None:
@@ -167,3 +169,38 @@ def test_options_that_make_no_sense_are_named(change: dict[str, str | None], cod
         resolve(replace(ASK, **change))  # type: ignore[arg-type]
     assert caught.value.problems[0].code == code
     assert caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    "limit", ["ttft.p95 <= 5%", "ttft.p95 <= 2", "preempted <= 10ms", "preemptions <= 3%"]
+)
+def test_a_limit_in_the_wrong_unit_is_refused(limit: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_limit(limit)
+    assert caught.value.problems[0].code == "bad_limit"
+
+
+def test_a_search_for_a_pool_ends_at_the_largest_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", even(3, 80, 40))
+    found = replay(path, replace(ASK, blocks=str(MAX_BLOCKS // 2)), find_pool="ttft.p50 < 1ms").smallest
+    assert found is not None
+    assert found.usable_blocks is None
+
+
+def test_more_memory_than_there_is_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **more: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("kvprobe.plan.simulate.server._empty", full)
+    with pytest.raises(UsageError) as caught:
+        replay(write(tmp_path / "t.jsonl", even(3, 80, 40)), ASK)
+    assert caught.value.problems[0].code == "too_large"
+
+
+def test_who_waits_wanted_more_than_there_was(tmp_path: Path) -> None:
+    """vLLM asks for the whole prompt: what it takes first would have had room."""
+    ask = replace(ASK, engine="vllm", max_num_seqs="4", max_num_batched_tokens="64")
+    found = replay(write(tmp_path / "t.jsonl", even(12, 500, 20)), ask)
+    waits = [moment for moment in found.exhaustions.moments if moment.kind == "admission"]
+    assert waits
+    assert all(moment.wanted_blocks > moment.available_blocks for moment in waits)

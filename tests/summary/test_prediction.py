@@ -97,6 +97,7 @@ def test_a_model_that_the_planner_does_not_know_is_a_reason() -> None:
 def test_what_auto_means_is_told_by_the_log_or_said_to_be_assumed() -> None:
     config = CONFIG | {"cache_dtype": "auto"}
     told = {"config": {"values": {"dtype": {"value": "float32", "unit": None}}}}
-    assert predict(run(config, engine="vllm").build(), told).pool_tokens.predicted == pytest.approx(8000, rel=0.01)
+    found = predict(run(config, engine="vllm").build(), told)
+    assert found.pool_tokens.predicted == pytest.approx(8000, rel=0.01)
     assumed = predict(run(config | {"kv_cache_size_tokens": "8000"}, engine="vllm").build())
     assert "assuming that the cache has the dtype" in assumed.warnings[0]

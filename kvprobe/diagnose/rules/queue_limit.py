@@ -86,8 +86,13 @@ def _said(
             evidence(activity.KV_USAGE, f"{percent(most)} at most", kv_usage_max=(most, "ratio")),
         ],
         check_first=["the limit on concurrent sequences (vLLM, bundled server: --max-num-seqs)"],
-        remedy=["raise that limit to what the pool holds at the real lengths"],
-        would_change_my_mind=["the same queue with twice the limit"],
+        remedy=[
+            "raise that limit to what the pool holds at the real lengths",
+            "where throughput no longer grows with the number that runs: fewer requests, or another server",
+        ],
+        would_change_my_mind=[
+            "the same queue with twice the limit: then more is offered than the server can compute"
+        ],
     )
     excludes = {"kv_pool_pressure": f"at most {percent(most)} of the pool was in use while requests waited"}
     return Candidate(finding=found, timing_free=True, excludes=excludes)
