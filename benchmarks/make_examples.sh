@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The example reports under reports/ and the pictures under docs/img, made again from nothing:
 #
-#     benchmarks/make_examples.sh            # some six minutes on two cores
+#     benchmarks/make_examples.sh            # some minutes on two cores
 #
 # A run that the machine's other work made INVALID says so on its page: run this again on a quiet machine.
 set -euo pipefail
