@@ -71,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
     demands = page_demands(args)
     from kvprobe.evidence.suitedir import is_suite_dir
 
+    if args.replay is not None and (args.plan is not None or is_suite_dir(args.run_dir)):
+        message = "--replay stands in the page of a single run, without --plan"
+        raise UsageError(Problem("conflict", message, "leave out one of the two, or name one run"))
     if is_suite_dir(args.run_dir):
         return _suite(args, demands)
     from kvprobe.cli.present import present

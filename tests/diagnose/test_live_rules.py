@@ -91,6 +91,17 @@ def test_near_misses_of_the_limit(running: float, waiting: float, usage: float, 
     assert "queue_limit" not in causes(queue(running, waiting, usage, limit))
 
 
+def test_more_offered_than_served_makes_the_limit_a_suspicion() -> None:
+    """An open loop far above what is computed: raising the limit may change nothing."""
+    made = flat(load(), requests_running=4.0, requests_waiting=3.0, kv_usage_ratio=0.2)
+    made.workload["arrival"] = {"open": {"rate": 40, "process": "poisson"}}
+    made.fact("load_finished", {"reason": "planned", "intended": 600})
+    found = diagnose(replace(made, "cache_config", dict(POOL, max_num_seqs="4")))
+    limit = next(f for f in found.findings if f.cause == "queue_limit")
+    assert limit.confidence == "suspected"
+    assert "/s were offered" in limit.why
+
+
 def test_a_number_that_varies_is_no_limit() -> None:
     made = load()
     n = steps(made)

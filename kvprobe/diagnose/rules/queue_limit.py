@@ -8,7 +8,7 @@ from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.memory import whole as label_number
-from kvprobe.summary.units import percent, plural, whole
+from kvprobe.summary.units import figures, percent, plural, whole
 
 WAITING = "engine.requests_waiting"
 ROOMY = 0.7
@@ -19,6 +19,8 @@ PINNED, PINNED_UNTOLD = 0.8, 0.95
 it has to be guessed."""
 MIN_UNTOLD = 8
 WAIT_SHARE = 0.25
+OVERLOAD = 1.1
+"""Offered over served, from which on a queue grows whatever the limit."""
 
 
 def queue_limit(view: View) -> Outcome:
@@ -52,6 +54,16 @@ def configured(view: View) -> int | None:
     return value if type(value) is int else None
 
 
+def overload(view: View) -> tuple[float, float] | None:
+    """(offered, served) requests a second of an open loop that asks for more than is done; else null.
+    Whether the limit or the computing is what holds them back, one run at one limit cannot tell."""
+    if view.summary.arrival.loop != "open":
+        return None
+    rates = view.summary.metrics.rates
+    offered, served = rates.offered_per_s, rates.completed_per_s
+    return (offered, served) if offered and served and offered > OVERLOAD * served else None
+
+
 def waiting_share(view: View) -> float | None:
     """Share of TTFT spent in the server's queue, by its own histograms; null where it has none."""
     queue, ttft = view.increase("engine.queue_seconds_sum"), view.increase("engine.ttft_seconds_sum")
@@ -65,9 +77,15 @@ def _said(
     longest = max(v for _, v in view.load_series(WAITING))
     stated = "the configured limit" if known else "as if by a limit"
     took = f"; {percent(waited)} of all TTFT was that wait" if waited is not None else ""
+    more = overload(view)
+    if more is not None:
+        took += (
+            f"; {figures(more[0])}/s were offered and {figures(more[1])}/s served, and a higher limit may not"
+        )
+        took += " change that"
     found = finding(
         "queue_limit",
-        "certain" if known else "likely",
+        "suspected" if more is not None else "certain" if known else "likely",
         f"{plural(round(cap), 'request')} ran at a time, {stated}, and up to {whole(longest)} waited in "
         f"{plural(len(queued), 'reading')}, with at most {percent(most)} of the KV pool in use{took}.",
         [
