@@ -24,7 +24,10 @@ def shell(script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
 def test_a_closed_stdin_or_stderr_changes_nothing(closed: str) -> None:
     done = shell(f"{KVPROBE} schema {closed}")
-    assert (done.returncode, done.stdout.split()) == (0, ["workload", "run", "diagnosis", "plan", "error"])
+    assert (done.returncode, done.stdout.split()) == (
+        0,
+        ["workload", "run", "diagnosis", "plan", "replay", "compare", "quality", "doctor", "watch", "error"],
+    )
 
 
 def test_a_stdout_that_was_closed_from_the_start_says_141_and_nothing_else() -> None:
