@@ -147,7 +147,7 @@ def test_few_cold_requests_are_too_few_to_speak(out: Path) -> None:
     result = valid_run("shared_prefix", "--out", str(out), "--json", *few)
     assert result.code == 0, result.err
     effect = observations(result.document)["prefix_cache_effect"]
-    assert "n too small" in effect["text"]
+    assert "too few to compare" in effect["text"]
 
 
 def test_the_text_report_has_no_escapes_and_survives_ascii(out: Path) -> None:
