@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 # Read when triton is first imported, by whoever does it (transformers may). Kernels then run on a CPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A job that was started in the background ignores Ctrl-C, and so would every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis's deadline of 200 ms an example says more about a busy machine than about the code.
 settings.register_profile("kvprobe", deadline=None)

@@ -73,6 +73,6 @@ def test_poisson_arrivals_at_half_the_capacity_do_not_grow() -> None:
 
 def test_too_few_or_no_time_is_null() -> None:
     rows = served(10.0, 50.0)
-    assert backlog(rows[:10], T0, T0 + 20 * S) is None
+    assert backlog(rows[:7], T0, T0 + 20 * S) is None
     assert backlog(rows, T0, T0) is None
     assert backlog([], T0, T0 + S) is None
