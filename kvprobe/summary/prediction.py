@@ -23,6 +23,7 @@ from kvprobe.summary.units import whole as shown
 TOLERANCE = 0.02
 """Relative error above which prediction and report contradict each other."""
 NO_MODEL = "the server does not tell the model's configuration, and names no directory of this machine"
+BY_HAND = "the number of blocks was set by hand (num_gpu_blocks_override), not taken from memory"
 NO_BYTES = "neither the metrics page nor a log says how many bytes the cache has"
 NOT_REPORTED = "not reported by the server"
 AUTO = "auto"
@@ -70,7 +71,10 @@ def predict(run: RunData, told: Mapping[str, Any] | None = None) -> Prediction:
     per_token = compared(
         kv.get("bytes_per_token_per_gpu"), *_reported_bytes_per_token(run, config, log), why=why
     )
-    no_pool = why or (None if pool.get("tokens") else NO_BYTES)
+    by_hand = BY_HAND if _overridden(config, log) else None
+    if by_hand is not None:
+        pool = {}
+    no_pool = why or by_hand or (None if pool.get("tokens") else NO_BYTES)
     tokens = compared(pool.get("tokens"), *_reported_tokens(held, log), why=no_pool)
     most = compared(pool.get("max_concurrency"), *_reported_concurrency(run, config, held, log), why=no_pool)
     found = Prediction(
@@ -158,6 +162,12 @@ def _plan(
         return {"kv": found["kv"]}, None
     except KvprobeError as error:
         return None, f"the planner refuses this model or its settings: {error}"
+
+
+def _overridden(config: Mapping[str, Any], log: Mapping[str, Any]) -> bool:
+    """Did somebody set the number of blocks? Then no memory decides it, and there is nothing to predict."""
+    told = log.get("config", {}).get("num_gpu_blocks_override")
+    return bool(whole(config.get("num_gpu_blocks_override")) or type(told) is int)
 
 
 def _settings(run: RunData, config: Mapping[str, Any], log: Mapping[str, Any]) -> dict[str, str]:

@@ -55,6 +55,17 @@ def test_a_disagreement_is_said_with_its_size() -> None:
     assert any("pool tokens: predicted 16,000, the server reports 15,000" in w for w in found.warnings)
 
 
+def test_a_pool_that_was_set_by_hand_is_not_predicted() -> None:
+    """vLLM's cache_config_info carries every field; one that is not set is the text `None`."""
+    found = predict(run(CONFIG | {"kv_cache_size_tokens": "2560", "num_gpu_blocks_override": "80"}).build())
+    assert found.warnings == []
+    assert (found.pool_tokens.predicted, found.max_concurrency.predicted) == (None, None)
+    assert "by hand" in (found.pool_tokens.reason or "")
+    assert found.bytes_per_token.predicted == 131072
+    unset = predict(run(CONFIG | {"num_gpu_blocks_override": "None"}).build())
+    assert unset.pool_tokens.predicted == 16000
+
+
 def test_within_the_tolerance_nothing_is_said() -> None:
     assert predict(run(CONFIG | {"kv_cache_size_tokens": "15800"}).build()).warnings == []
 
