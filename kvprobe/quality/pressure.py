@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import threading
@@ -25,7 +26,8 @@ POLL_S = 0.1
 REACH_S = 40.0
 """To fill the pool before the first question."""
 FILLER_TIMEOUT_S = 600.0
-MAX_AT_ONCE = 64
+MAX_AT_ONCE = 24
+"""More would only queue, and the questions behind them."""
 
 
 def usage_of(page: Page) -> float | None:
@@ -121,6 +123,19 @@ class Pressure:
         thread.start()
 
     def _fill(self, number: int) -> None:
+        """One request after the other, so that a fast server is held as a slow one is."""
+        try:
+            for turn in itertools.count():
+                if self._over.is_set():
+                    return
+                self._fill_once(number + turn * MAX_AT_ONCE)
+        except (httpx.HTTPError, httpx.StreamError, RuntimeError):
+            self._over.wait(1.0)  # refused, or closed at the end: the keeper starts another where it must
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _fill_once(self, number: int) -> None:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": prompt(time.time_ns() + number, self._words)}],
@@ -129,13 +144,7 @@ class Pressure:
             "temperature": 0,
             "stream": True,
         }
-        try:
-            with self._client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as response:
-                for _ in response.iter_raw():
-                    if self._over.is_set():
-                        return
-        except (httpx.HTTPError, httpx.StreamError, RuntimeError):
-            self._over.wait(1.0)  # refused, or closed at the end: the keeper starts another where it must
-        finally:
-            with self._lock:
-                self._running -= 1
+        with self._client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as response:
+            for _ in response.iter_raw():
+                if self._over.is_set():
+                    return
