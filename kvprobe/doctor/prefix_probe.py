@@ -2,11 +2,13 @@
 
 A server that reuses whole blocks of b tokens, and always computes the last token, takes
 floor((L - 1) / b) x b of a repeated prompt of L tokens from its cache. Each repeat rules out the block
-sizes that would have given another number; what is left after prompts of several lengths is the unit.
+sizes that would have given another number. Where several are left after prompts of several lengths (32 and 64
+agree on half of all lengths), further prompts are made as long as tells them apart.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,8 @@ from kvprobe.load.words import WORDS
 WORD_COUNTS = (150, 263, 421)
 """Lengths without a common factor; the longest stays below the context of the smallest models."""
 MAX_UNIT = 8_192
+MOST_MORE = 6
+"""Further prompts at most. Each is aimed at a length on which about half of the candidates differ."""
 
 
 @dataclass(slots=True)
@@ -54,27 +58,66 @@ def prompt(seed: int, words: int) -> str:
 
 
 def probe(ask: Callable[[str], Answer], seed: int, word_counts: Sequence[int] = WORD_COUNTS) -> Reuse:
-    """Send each prompt twice, one after the other."""
+    """Send each prompt twice, one after the other; then some more, while several units explain them all."""
     found = Reuse()
     for number, words in enumerate(word_counts):
-        text = prompt(seed + number, words)
-        first, second = ask(text), ask(text)
-        for answer in (first, second):
-            if answer.error is not None or answer.status != 200:
-                if not found.repeats:
-                    found.error = answer.error or f"status {answer.status}"
-                return _with_units(found)  # a longer prompt may be over the context: what is there counts
-        if second.usage is None or second.usage.prompt_tokens is None:
-            found.error = "no usage block, so that prompt tokens are not known"
-            return found
-        found.repeats.append(
-            Repeat(
-                prompt_tokens=second.usage.prompt_tokens,
-                first_cached=cached_tokens(first.usage),
-                cached=cached_tokens(second.usage),
-            )
-        )
+        if not _sent_twice(ask, prompt(seed + number, words), found):
+            return _with_units(found)  # a longer prompt may be over the context: what is there counts
+    sent = list(word_counts)
+    for _ in range(MOST_MORE):
+        words = _words_that_tell(_with_units(found).units, found.repeats[0].prompt_tokens, sent)
+        sent.append(words or 0)
+        if words is None or not _sent_twice(ask, prompt(seed, words), found):
+            break
     return _with_units(found)
+
+
+def _sent_twice(ask: Callable[[str], Answer], text: str, found: Reuse) -> bool:
+    """Did both come, with their counts?"""
+    first, second = ask(text), ask(text)
+    for answer in (first, second):
+        if answer.error is not None or answer.status != 200:
+            if not found.repeats:
+                found.error = answer.error or f"status {answer.status}"
+            return False
+    if second.usage is None or second.usage.prompt_tokens is None:
+        found.error = "no usage block, so that prompt tokens are not known"
+        return False
+    found.repeats.append(
+        Repeat(
+            prompt_tokens=second.usage.prompt_tokens,
+            first_cached=cached_tokens(first.usage),
+            cached=cached_tokens(second.usage),
+        )
+    )
+    return True
+
+
+def _words_that_tell(units: Sequence[int], base_tokens: int, sent: Sequence[int]) -> int | None:
+    """How many words make a prompt for which the candidates foretell different hits; None: nothing to tell.
+
+    The first prompt, whose tokens are known, is made longer by some words (never beyond the longest one
+    sent: a longer one may be over the context). How many tokens those words are is known nearly.
+    """
+    if len(units) < 2:
+        return None
+    base = sent[0]
+    each = base_tokens / base
+
+    def left(words: int) -> float:
+        more = words - base
+        return _left(units, round(base_tokens + more * each), spread=1 + round(2 * math.sqrt(more)))
+
+    return min((words for words in range(base + 1, max(sent) + 1) if words not in sent), key=left)
+
+
+def _left(units: Sequence[int], length: int, spread: int) -> float:
+    """How many candidates a prompt of about that many tokens is expected to leave."""
+    left = 0.0
+    for near in range(length - spread, length + spread + 1):
+        hits = [(near - 1) // unit * unit for unit in units]
+        left += sum(hits.count(hit) ** 2 for hit in set(hits)) / len(units)
+    return left / (2 * spread + 1)
 
 
 def _with_units(found: Reuse) -> Reuse:

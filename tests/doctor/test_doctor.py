@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,9 @@ from hypothesis import strategies as st
 from kvprobe.cli.main import main
 from kvprobe.doctor import asking, machine
 from kvprobe.doctor.model import doctor_schema
-from kvprobe.doctor.prefix_probe import possible_units
+from kvprobe.doctor.prefix_probe import possible_units, probe
 from kvprobe.doctor.target import stream
+from kvprobe.load.chunks import Usage
 from tests.e2e.conftest import Result, Server, command, kvprobe, start_server
 from tests.faults.kit import (
     DONE,
@@ -234,6 +236,33 @@ def test_the_true_unit_is_never_ruled_out(unit: int, lengths: list[int]) -> None
 def test_three_lengths_leave_one_unit() -> None:
     assert possible_units([(963, 960), (1_690, 1_680), (2_707, 2_704)]) == [16]
     assert possible_units([(963, 944), (1_690, 1_664), (2_707, 2_688)]) == []  # one unit less, as with MTP
+
+
+def _units_found(unit: int, seed: int) -> tuple[int, ...]:
+    """By the probe, from a server whose tokens are one and a half letters long."""
+    seen: set[str] = set()
+
+    def ask(text: str) -> asking.Answer:
+        tokens = len(text) * 2 // 3 + 9
+        cached = (tokens - 1) // unit * unit if text in seen else 0
+        seen.add(text)
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        return asking.Answer(status=200, usage=msgspec.convert({"prompt_tokens": tokens, **details}, Usage))
+
+    found = probe(ask, seed).units
+    assert len(seen) <= 9
+    return found
+
+
+@pytest.mark.parametrize("unit", [16, 32, 64, 128, 256, 272, 544, 1056])
+def test_further_prompts_leave_one_unit(unit: int) -> None:
+    """Whatever the words come out as: three lengths alone leave 32 and 64 in one case of eight."""
+    assert {_units_found(unit, seed) for seed in range(100)} == {(unit,)}
+
+
+@given(st.integers(1, 1_000), st.integers(0, 2**32))
+def test_the_true_unit_is_among_those_found(unit: int, seed: int) -> None:
+    assert unit in _units_found(unit, seed)
 
 
 def test_the_null_server_answers_as_a_server_does() -> None:
