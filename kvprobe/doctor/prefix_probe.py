@@ -65,10 +65,10 @@ def probe(ask: Callable[[str], Answer], seed: int, word_counts: Sequence[int] = 
             return _with_units(found)  # a longer prompt may be over the context: what is there counts
     sent = list(word_counts)
     for _ in range(MOST_MORE):
-        words = _words_that_tell(_with_units(found).units, found.repeats[0].prompt_tokens, sent)
-        sent.append(words or 0)
-        if words is None or not _sent_twice(ask, prompt(seed, words), found):
+        longer = _words_that_tell(_with_units(found).units, found.repeats[0].prompt_tokens, sent)
+        if longer is None or not _sent_twice(ask, prompt(seed, longer), found):
             break
+        sent.append(longer)
     return _with_units(found)
 
 

@@ -84,7 +84,8 @@ def _step_time(found: Replay) -> str:
     terms = f"{seconds(t.fixed_s)} a step {'or' if t.roofline else '+'} {seconds(t.token_s)} a token"
     if t.roofline:
         terms += ", whichever is more,"
-    return f"{terms} + {t.kv_token_s * 1e9:.3g} ns a KV token read ({t.source})"
+    front = f"; {seconds(t.front_s)} a request besides" if t.front_s else ""
+    return f"{terms} + {t.kv_token_s * 1e9:.3g} ns a KV token read{front} ({t.source})"
 
 
 def _answer_rows(ink: Ink, found: Replay) -> Iterator[tuple[str, RenderableType]]:

@@ -52,6 +52,8 @@ class Told:
     swapped: tuple[int, int] = (0, 0)
     failed: int = 0
     token_seconds: dict[int, float] = field(default_factory=dict)
+    stamps: dict[int, list[float]] = field(default_factory=dict)
+    """The instants of a request's tokens."""
 
 
 def prompt(row: TraceRow, number: int) -> list[int]:
@@ -70,8 +72,8 @@ def allocator_of(settings: SimSettings) -> Any:
     return kind(settings.total + 1, settings.block_size, prefix_caching=settings.prefix_caching)
 
 
-def serve(rows: list[TraceRow], settings: SimSettings, cost: StepCost) -> Told:
-    """All rows to their end, or to their failure."""
+def serve(rows: list[TraceRow], settings: SimSettings, cost: StepCost, *, check: bool = True) -> Told:
+    """All rows to their end, or to their failure; `check`: the allocator's own books after every step."""
     allocator = allocator_of(settings)
     recompute = RecomputePreemption(allocator)
     preemption: Any = (
@@ -93,7 +95,9 @@ def serve(rows: list[TraceRow], settings: SimSettings, cost: StepCost) -> Told:
             number, row = coming.popleft()
             scheduler.add(_sequence(row, number, hasher))
         if scheduler.has_work:
-            _step(scheduler, told, cost, settings)
+            _step(scheduler, told, cost)
+            if check:
+                scheduler.allocator.check(scheduler.holders())
     usage = allocator.usage(())
     told.evicted, told.free = usage.blocks_evicted_total, usage.blocks_free
     swap = preemption.usage()
@@ -115,7 +119,7 @@ def _sequence(row: TraceRow, number: int, hasher: PrefixHasher) -> Sequence:
     )
 
 
-def _step(scheduler: Scheduler, told: Told, cost: StepCost, settings: SimSettings) -> None:
+def _step(scheduler: Scheduler, told: Told, cost: StepCost) -> None:
     step = scheduler.schedule()
     for sequence in step.preempted:
         number = int(sequence.request_id)
@@ -134,7 +138,6 @@ def _step(scheduler: Scheduler, told: Told, cost: StepCost, settings: SimSetting
     told.now += seconds
     for item in step.work:
         _compute(scheduler, item, told)
-    scheduler.allocator.check(scheduler.holders())
 
 
 def step_seconds(work: list[Any], cost: StepCost) -> float:
@@ -155,6 +158,7 @@ def _compute(scheduler: Scheduler, item: Any, told: Told) -> None:
     if not completes:
         return
     sequence.tokens.append(OWN_TOKENS * (number + 1) + OWN_TOKENS // 2 + sequence.num_output_tokens)
+    told.stamps.setdefault(number, []).append(told.now)
     told.ttft.setdefault(number, told.now - sequence.timeline.arrived)
     if sequence.num_output_tokens >= sequence.max_tokens:
         told.e2e[number] = told.now - sequence.timeline.arrived

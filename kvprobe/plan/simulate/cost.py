@@ -4,7 +4,7 @@
     seconds = max(fixed, token x tokens + pair x pairs) + kv x contexts        (roofline of a GPU)
 
 `fixed` is reading the weights once, `contexts` the tokens of KV that the step reads: bandwidth. `tokens` and
-`pairs` are arithmetic.
+`pairs` are arithmetic. `front` is what a request spends outside of steps (network, parsing): a fit tells it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class StepCost:
     token_s: float
     kv_token_s: float = 0.0
     pair_s: float = 0.0
+    front_s: float = 0.0
     roofline: bool = False
     source: str = "none"
     notes: tuple[str, ...] = ()

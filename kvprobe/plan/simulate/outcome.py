@@ -97,13 +97,17 @@ class Moment(msgspec.Struct, kw_only=True):
 
 
 class StepTime(msgspec.Struct, kw_only=True):
-    """seconds of a step = fixed (+ or max, see `roofline`) token x tokens + pair x pairs; + kv x contexts."""
+    """seconds of a step = fixed (+ or max, see `roofline`) token x tokens + pair x pairs; + kv x contexts.
+
+    `front_s` is of a request, not of a step: network and parsing, in TTFT and end-to-end times.
+    """
 
     source: str
     fixed_s: float
     token_s: float
     kv_token_s: float
     pair_s: float
+    front_s: float = 0.0
     roofline: bool
     notes: list[str]
 
@@ -115,6 +119,7 @@ def step_time(cost: StepCost) -> StepTime:
         token_s=cost.token_s,
         kv_token_s=cost.kv_token_s,
         pair_s=cost.pair_s,
+        front_s=cost.front_s,
         roofline=cost.roofline,
         notes=list(cost.notes),
     )
@@ -127,7 +132,10 @@ class Rows:
         out, places = server.sim.out[: server.rows], server.places
         self.status = out[:, b.O_STATUS]
         self.ok = self.status == b.OK
-        self.queue_s, self.ttft_s, self.e2e_s = out[:, b.O_QUEUE], out[:, b.O_TTFT], out[:, b.O_E2E]
+        self.queue_s = out[:, b.O_QUEUE]
+        self.ttft_s, self.e2e_s = (
+            out[:, place] + np.float32(server.front_s) for place in (b.O_TTFT, b.O_E2E)
+        )
         self.preempted = out[:, b.O_PREEMPTED]
         self.hit = out[:, b.O_HIT]
         """Prompt tokens found in the cache when the request was first let in; -1 where it was not."""

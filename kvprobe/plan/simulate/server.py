@@ -50,6 +50,7 @@ class Server:
 
     def __init__(self, settings: SimSettings, cost: StepCost) -> None:
         self.settings = settings
+        self.front_s = cost.front_s
         self.places = Places()
         self.rows = 0
         self.refused = 0
