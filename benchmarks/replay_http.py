@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+sys.path.insert(0, str(ROOT))
+
+from replay_report import OVER_HTTP, put
 
 TOKEN_BYTES = 4096
 BLOCKS, BLOCK, SEATS, BUDGET = 400, 16, 32, 256
@@ -97,7 +99,9 @@ def replayed(trace: Path, fit: Path) -> dict[str, Any]:
     return found
 
 
-def report(first: dict[str, Any], second: dict[str, Any], found: dict[str, Any]) -> str:
+def report(
+    first: dict[str, Any], second: dict[str, Any], found: dict[str, Any], seconds: float, rate: float
+) -> list[str]:
     ttft, step = found["metrics"]["ttft_s"], found["step_time"]
     validity = ["VALID" if one["valid"] else "INVALID" for one in (first, second)]
     rows = [
@@ -107,12 +111,10 @@ def report(first: dict[str, Any], second: dict[str, Any], found: dict[str, Any])
         ("TTFT p95, ms", 1e3 * second["ttft_p95"], 1e3 * ttft["p95"]),
     ]
     lines = [
-        "# How near `kvprobe replay --fit` is to runs over HTTP",
-        "",
-        f"`python benchmarks/replay_http.py`, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}. "
+        f"`python benchmarks/replay_http.py --seconds {seconds:g} --rate {rate:g}`, {os.cpu_count()} cores. "
         f"Fitted to a run of {first['n']} requests ({validity[0]}): {1e3 * step['fixed_s']:.2f} ms a step, "
-        f"{1e6 * step['token_s']:.1f} us a token. Compared with a run of {second['n']} requests "
-        f"({validity[1]}).",
+        f"{1e6 * step['token_s']:.1f} us a token, {1e3 * step['front_s']:.2f} ms a request besides. Compared "
+        f"with a run of {second['n']} requests ({validity[1]}).",
         "",
         "| what | measured | simulated | error |",
         "| --- | ---: | ---: | ---: |",
@@ -120,23 +122,24 @@ def report(first: dict[str, Any], second: dict[str, Any], found: dict[str, Any])
     for what, real, told in rows:
         error = f"{100 * (told / real - 1):+.1f} %" if real else "-"
         lines.append(f"| {what} | {real:.4g} | {told:.4g} | {error} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=40.0, help="of each trace")
     parser.add_argument("--rate", type=float, default=3.0, help="requests a second")
-    parser.add_argument("--write", action="store_true", help="to reports/replay_http.md")
+    parser.add_argument("--write", action="store_true", help="to reports/replay_accuracy.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         one = run(make(Path(folder) / "first", options.seconds, options.rate, 1))
         workload = make(Path(folder) / "second", options.seconds, 1.3 * options.rate, 2)
         two = run(workload)
-        text = report(one, two, replayed(workload.parent / "trace.jsonl", one["path"]))
-    print(text)
+        found = replayed(workload.parent / "trace.jsonl", one["path"])
+        lines = report(one, two, found, options.seconds, options.rate)
+    print("\n".join(lines))
     if options.write:
-        (ROOT / "reports" / "replay_http.md").write_text(text)
+        put(OVER_HTTP, lines)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from kvprobe.traces.rows import TraceRow
 TRACE_BLOCK = 16
 COUNTERS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
 TIMEOUT_S = 240
+APART_S = 0.01
 
 
 def burst(count: int, seed: int) -> list[TraceRow]:
@@ -75,20 +76,44 @@ def send(url: str, model: str, prompt: list[int], out: int) -> int:
 
 
 def vllm_part(options: argparse.Namespace) -> list[str]:
-    url, count = options.vllm.rstrip("/"), options.vllm_requests
+    url = options.vllm.rstrip("/")
     with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
         model = json.load(answer)["data"][0]["id"]
-    rows, salt = burst(count, seed=5), time.time_ns() % 10**9
-    before = counters(url)
-    with ThreadPoolExecutor(count) as pool:
+    lines = [
+        f"`python benchmarks/replay_accuracy.py --vllm URL --vllm-blocks {options.vllm_blocks} "
+        f"--vllm-requests {options.vllm_requests}`: bursts of {options.vllm_requests} requests, "
+        f"{options.vllm_blocks} blocks of {options.vllm_block_size}.",
+        "",
+        "| burst | what | measured | simulated |",
+        "| ---: | --- | ---: | ---: |",
+    ]
+    for number in range(options.vllm_bursts):
+        rows = burst(options.vllm_requests, seed=5 + number)
+        told, (hits, preempted) = _served(url, model, rows), _simulated(rows, options)
+        rate = told["prefix_cache_hits"] / max(told["prefix_cache_queries"], 1)
+        lines += [
+            f"| {number + 1} | prefix hit rate | {100 * rate:.1f} % | {100 * hits:.1f} % |",
+            f"| {number + 1} | preemptions | {told['num_preemptions']:.0f} | {preempted} |",
+        ]
+    return lines
+
+
+def _served(url: str, model: str, rows: list[TraceRow]) -> dict[str, float]:
+    """What vLLM counted in one burst."""
+    salt, before = time.time_ns() % 10**9, counters(url)
+    with ThreadPoolExecutor(len(rows)) as pool:
         waiting = []
         for row in rows:
             waiting.append(pool.submit(send, url, model, tokens(row, salt), row.out_tokens))
-            time.sleep(0.01)  # so that they arrive in order
+            time.sleep(APART_S)  # so that they arrive in order
         for one in waiting:
             one.result()
     after = counters(url)
-    told = {name: after[name] - before[name] for name in COUNTERS}
+    return {name: after[name] - before[name] for name in COUNTERS}
+
+
+def _simulated(rows: list[TraceRow], options: argparse.Namespace) -> tuple[float, int]:
+    """Hit rate and preemptions of the same burst."""
     settings = SimSettings(
         usable_blocks=options.vllm_blocks - 1,
         block_size=options.vllm_block_size,
@@ -98,19 +123,10 @@ def vllm_part(options: argparse.Namespace) -> list[str]:
         max_num_batched_tokens=options.vllm_budget,
         max_model_len=2048,
     )
-    # The first request is alone in its step on the real server; 10 ms a request apart, as sent.
-    spaced = [_later(row, 0.01 * n) for n, row in enumerate(rows)]
-    server = simulate(chunks(spaced), settings, StepCost(fixed_s=0.05, token_s=2e-3))
-    n = server.sim.n
-    rate = told["prefix_cache_hits"] / max(told["prefix_cache_queries"], 1)
-    return [
-        f"vLLM at {count} requests in one burst, {options.vllm_blocks} blocks of {options.vllm_block_size}:",
-        "",
-        "| what | measured | simulated |",
-        "| --- | ---: | ---: |",
-        f"| prefix hit rate | {100 * rate:.1f} % | {100 * n[b.HIT] / n[b.QUERIED]:.1f} % |",
-        f"| preemptions | {told['num_preemptions']:.0f} | {n[b.PREEMPTIONS]} |",
-    ]
+    # The first request is alone in its step on the real server, too.
+    spaced = [_later(row, APART_S * n) for n, row in enumerate(rows)]
+    n = simulate(chunks(spaced), settings, StepCost(fixed_s=0.05, token_s=2e-3)).sim.n
+    return float(n[b.HIT]) / float(n[b.QUERIED]), int(n[b.PREEMPTIONS])
 
 
 def _later(row: TraceRow, t_s: float) -> TraceRow:
