@@ -21,11 +21,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from replay_report import OVER_HTTP, put
 
+ROOT = Path(__file__).resolve().parents[1]
 TOKEN_BYTES = 4096
 BLOCKS, BLOCK, SEATS, BUDGET = 400, 16, 32, 256
 SERVER = (
