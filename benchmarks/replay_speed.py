@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 """How fast is `kvprobe replay`'s simulator, beside public ones?
 
-    python benchmarks/replay_speed.py [--requests 1000000] [--peers DIR/bin/python] [--json FILE]
+    python benchmarks/replay_speed.py [--requests 1000000] [--json FILE]
+        [--peers kvcache-simulator=DIR/bin/python vidur=DIR/bin/python]
 
 A trace like Mooncake's conversation trace is made from a seed (`mooncake_like.py`), and served by a pool of
 3.2 M tokens in blocks of 16. Only simulating is timed; making the trace and compiling (once) are not.
 First 2,000 requests are served compiled and as plain Python: the results must be equal, to the last float.
 
-`--peers` is a Python with `vidur` and `kvcache-simulator` installed (`python -m venv V; V/bin/pip install
-kvcache-simulator vidur`). What cannot be driven is named with its reason. They do different things: vidur
-simulates each step with measured kernels, kvcache-simulator replays block hits without time.
+Each peer is given as the Python that it is installed in:
+
+    python -m venv A; A/bin/pip install kvcache-simulator==0.1.3
+    python -m venv B; B/bin/pip install --no-deps vidur==0.0.26
+    B/bin/pip install numpy pandas scikit-learn ddsketch fasteners huggingface_hub plotly_express wandb
+
+(vidur's other requirements are for its dashboards). They do different things, so each is compared twice: with
+the whole simulation, and with kvprobe at a task as near to the peer's as there is. What cannot be driven is
+named with its reason.
 """
 
 from __future__ import annotations
@@ -21,157 +28,261 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-BLOCKS, RATE = 200_000, 5.0
-PEER_REQUESTS = 5_000
+from replay_peers import (  # noqa: E402
+    KVCACHE,
+    NOTES,
+    POOL,
+    RATE,
+    STEP,
+    VIDUR,
+    drive_kvcache,
+    drive_vidur,
+    metered,
+    write_trace,
+)
+
+if TYPE_CHECKING:
+    from kvprobe.plan.simulate.rows import Chunk
+    from kvprobe.plan.simulate.server import Server
+
+PEER_REQUESTS = 10_000
+"""For vidur: its speed a request is compared, and hangs on the count but little."""
+PEER_RATES = (RATE, 2.0)
+"""Without reuse the server is overloaded at the one and keeps up at the other."""
+REPEATS = 5
 CHECKED_REQUESTS = 2_000
 
 
-def ours(count: int) -> dict[str, Any]:
-    """Requests a second, peak memory, and a digest of the results; in this process."""
+def ours(
+    count: int, rate: float = RATE, *, reuse: bool = True, repeats: int = 1, trace: str | None = None
+) -> dict[str, Any]:
+    """Requests a second, peak memory, and a digest of the results; in this process.
+
+    With `trace` the rows are read from that file, and nothing is served before.
+    """
     from kvprobe.plan.simulate import compiled
 
     compiled.choose(None)
     from hashlib import sha256
 
-    from mooncake_like import rows
-
-    from kvprobe.plan.simulate.cost import StepCost
-    from kvprobe.plan.simulate.server import Server
-    from kvprobe.plan.simulate.settings import SimSettings
-
-    def serve(size: int) -> tuple[float, float, Server]:
-        settings = SimSettings(
-            usable_blocks=BLOCKS, engine="reference", max_num_seqs=256, max_num_batched_tokens=8192
-        )
-        server = Server(settings, StepCost(fixed_s=0.008, token_s=1e-5, kv_token_s=2e-8))
-        wall, cpu, fed = 0.0, 0.0, 0
-        for chunk in rows(size, rate=RATE):
-            fed += len(chunk)
-            begin = time.perf_counter(), time.process_time()
-            server.feed(chunk, last=fed == size)
-            wall += time.perf_counter() - begin[0]
-            cpu += time.process_time() - begin[1]
-        return wall, cpu, server
-
-    serve(10)
-    wall, cpu, server = serve(count)
+    if trace is None:
+        serve(made(10, rate), 10, reuse)
+    runs = [serve(made(count, rate) if trace is None else read(trace), count, reuse) for _ in range(repeats)]
+    server = runs[-1][2]
     return {
         "compiled": compiled.is_compiled(),
-        "requests": count,
-        "wall_s": wall,
-        "cpu_s": cpu,
+        "requests": server.rows,
+        "wall_s": sum(run[0] for run in runs) / repeats,
+        "cpu_s": sum(run[1] for run in runs) / repeats,
         "steps": server.steps,
         "events": server.events,
+        "simulated_s": server.now_s,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "digest": sha256(server.sim.out[:count].tobytes()).hexdigest(),
     }
 
 
-def in_own_process(count: int, compile_it: bool) -> dict[str, Any]:
-    environment = {**os.environ, "KVPROBE_COMPILE": "1" if compile_it else "0"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", str(count)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def made(count: int, rate: float) -> Iterator[Chunk]:
+    from mooncake_like import rows
+
+    return rows(count, rate=rate)
+
+
+def read(trace: str) -> Iterator[Chunk]:
+    from kvprobe.plan.simulate.rows import chunks
+    from kvprobe.traces.read import open_trace
+
+    return chunks(open_trace(Path(trace)).rows())
+
+
+def serve(parts: Iterable[Chunk], count: int, reuse: bool) -> tuple[float, float, Server]:
+    """Wall and CPU seconds of serving alone."""
+    from kvprobe.plan.simulate.cost import StepCost
+    from kvprobe.plan.simulate.server import Server
+    from kvprobe.plan.simulate.settings import SimSettings
+
+    pool: dict[str, Any] = {**POOL, "engine": "reference", "prefix_caching": reuse}
+    cost: dict[str, Any] = {**STEP}
+    server = Server(SimSettings(**pool), StepCost(**cost))
+    wall, cpu, fed = 0.0, 0.0, 0
+    for chunk in parts:
+        fed += len(chunk)
+        begin = time.perf_counter(), time.process_time()
+        server.feed(chunk, last=fed == count)
+        wall += time.perf_counter() - begin[0]
+        cpu += time.process_time() - begin[1]
+    return wall, cpu, server
+
+
+def in_own_process(compile_it: bool, **asked: Any) -> dict[str, Any]:
+    """`ours`, in a fresh process; that of a trace file is measured as a whole."""
+    os.environ["KVPROBE_COMPILE"] = "1" if compile_it else "0"
+    done = metered([sys.executable, __file__, "--child", json.dumps(asked)], limit_s=3600)
+    if "why" in done:
+        raise SystemExit(f"kvprobe itself failed: {done}")
+    found: dict[str, Any] = json.loads(done["out"].splitlines()[-1])
+    if "trace" in asked:
+        found |= {name: done[name] for name in ("wall_s", "cpu_s", "peak_memory_bytes")}
     return found
 
 
-_KVCACHE = """
-import importlib.metadata as m, json, sys
-name = sys.argv[1]
-try:
-    dist = m.distribution(name)
-except m.PackageNotFoundError:
-    print(json.dumps({"why": "not installed"})); raise SystemExit
-tops = sorted({str(f).split("/")[0] for f in dist.files or () if str(f).endswith(".py")})
-print(json.dumps({"version": dist.version, "modules": tops}))
-"""
+_VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
 
-def peer(python: str | None, name: str) -> dict[str, Any]:
-    """What is there of a peer; `why` where it cannot be driven."""
-    if python is None:
-        return {"name": name, "why": "no --peers given"}
-    done = subprocess.run([python, "-c", _KVCACHE, name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"name": name, "why": done.stderr.strip().splitlines()[-1][:200]}
-    found: dict[str, Any] = {"name": name, **json.loads(done.stdout)}
-    if "why" not in found:
-        from replay_peers import drive
+def peers(pythons: dict[str, str], count: int, peer_count: int) -> list[dict[str, Any]]:
+    """Each peer at each of its tasks, with kvprobe at the same in `ours`; `why` where it is not driven."""
+    found: list[dict[str, Any]] = []
+    for name in (KVCACHE, VIDUR):
+        if name not in pythons:
+            found.append({"name": name, "why": f"no --peers {name}=PYTHON given"})
+            continue
+        argv = [pythons[name], "-c", _VERSION, name]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            found.append({"name": name, "why": "not installed there"})
+            continue
+        tasks = _kvcache(pythons[name], count) if name == KVCACHE else _vidur(pythons[name], peer_count)
+        found += [{"name": name, "version": done.stdout.strip(), **task} for task in tasks]
+    return found
 
-        found |= drive(python, name, PEER_REQUESTS)
+
+def _kvcache(python: str, count: int) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.jsonl"
+        write_trace(trace, count)
+        done = drive_kvcache(Path(python).parent / KVCACHE, trace)
+        beside = in_own_process(True, count=count, trace=str(trace))
+    return [{"task": "a trace file, whole process", **done, "requests": count, "ours": beside}]
+
+
+def _vidur(python: str, count: int) -> list[dict[str, Any]]:
+    found = []
+    for rate in PEER_RATES:
+        beside = in_own_process(True, count=count, rate=rate, reuse=False, repeats=REPEATS)
+        task = f"{rate:g} requests a second, no reuse"
+        found.append({"task": task, **drive_vidur(python, count, rate), "ours": beside})
     return found
 
 
 def report(found: dict[str, Any]) -> str:
-    main, checked = found["kvprobe"], found["equal"]
+    main, plain = found["kvprobe"], found["plain"]
+    driven = dict.fromkeys(one["name"] for one in found["peers"] if "why" not in one)
+    given = f" --peers {' '.join(f'{name}=PYTHON' for name in driven)}" if driven else ""
     lines = [
         "# How fast `kvprobe replay` simulates",
         "",
-        f"`python benchmarks/replay_speed.py --requests {main['requests']}`, Python "
+        f"`python benchmarks/replay_speed.py --requests {main['requests']}{given}`, Python "
         f"{platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f}. On a busy machine CPU seconds are the figure to trust.",
         "",
         "| simulator | requests | wall s | CPU s | requests a CPU second | peak memory |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         _row("kvprobe, compiled" if main["compiled"] else "kvprobe, plain Python", main),
-    ]
-    plain = found["plain"]
-    lines.append(_row("kvprobe, plain Python", plain))
-    lines += [_peer_row(one) for one in found["peers"]]
-    lines += [
+        _row("kvprobe, plain Python", plain),
         "",
         f"{main['steps']:,} scheduler steps were simulated in {main['events']:,} events. Compiled and plain "
-        f"results of {CHECKED_REQUESTS:,} requests are {'equal' if checked else 'NOT EQUAL'}.",
+        f"results of {CHECKED_REQUESTS:,} requests are {'equal' if found['equal'] else 'NOT EQUAL'}.",
         "",
+        *beside_peers(found["peers"], main),
     ]
-    lines += [f"- {one['name']}: {one['note']}" for one in found["peers"] if "note" in one]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, one: dict[str, Any]) -> str:
-    memory = f"{one['peak_memory_bytes'] / 2**30:.2f} GiB" if one.get("peak_memory_bytes") else "-"
+def beside_peers(found: list[dict[str, Any]], main: dict[str, Any]) -> list[str]:
+    """Two ratios for each: on the same input, and of the simulation above."""
+    driven = [one for one in found if "why" not in one]
+    lines = ["## Beside public simulators", ""]
+    if driven:
+        lines += [
+            "Requests a CPU second, all in one run. Above 1 kvprobe is the faster one, below 1 the peer.",
+            "",
+            "| peer | task | requests | CPU s | peak memory | peer: requests a CPU s | kvprobe, same input "
+            "| ratio | kvprobe, first table | ratio |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            *(_peer_row(one, main) for one in driven),
+            "",
+            *(f"- {name}: {NOTES[name]}" for name in dict.fromkeys(one["name"] for one in driven)),
+        ]
+    lines += [_work(one) for one in driven if "steps" in one]
+    lines += [f"- {one['name']}: not driven: {_shown(one['why'])}" for one in found if "why" in one]
+    return lines
+
+
+def _peer_row(one: dict[str, Any], main: dict[str, Any]) -> str:
+    rate, same, whole = _rate(one), _rate(one["ours"]), _rate(main)
     return (
-        f"| {name} | {one['requests']:,} | {one['wall_s']:.1f} | {one['cpu_s']:.1f} "
-        f"| {one['requests'] / max(one['cpu_s'], 1e-9):,.0f} | {memory} |"
+        f"| {one['name']} {_shown(one['version'])} | {one['task']} | {one['requests']:,} "
+        f"| {one['cpu_s']:.1f} | {_gib(one)} | {rate:,.0f} | {same:,.0f} | {same / rate:,.2f} "
+        f"| {whole:,.0f} | {whole / rate:,.2f} |"
     )
 
 
-def _peer_row(one: dict[str, Any]) -> str:
-    if "cpu_s" in one:
-        return _row(f"{one['name']} {one['version']}", one)
-    return f"| {one['name']} | not driven: {one['why']} | | | | |"
+def _work(one: dict[str, Any]) -> str:
+    """Whether both did the same: steps, and the second at which the last request was done."""
+    beside = one["ours"]
+    return (
+        f"- {one['name']}, {one['task']}: {one['steps']:,} steps up to second {one['simulated_s']:,.0f}; "
+        f"kvprobe {beside['steps']:,} up to second {beside['simulated_s']:,.0f}, "
+        f"in {beside['cpu_s']:.2f} CPU s (the mean of {REPEATS})."
+    )
+
+
+def _rate(one: dict[str, Any]) -> float:
+    return float(one["requests"] / max(one["cpu_s"], 1e-9))
+
+
+def _gib(one: dict[str, Any]) -> str:
+    return f"{one['peak_memory_bytes'] / 2**30:.2f} GiB" if one.get("peak_memory_bytes") else "-"
+
+
+def _shown(text: str) -> str:
+    from kvprobe.report.sanitize import clean
+
+    return clean(text, limit=200).replace("|", "\\|")
+
+
+def _row(name: str, one: dict[str, Any]) -> str:
+    return (
+        f"| {name} | {one['requests']:,} | {one['wall_s']:.1f} | {one['cpu_s']:.1f} | {_rate(one):,.0f} "
+        f"| {_gib(one)} |"
+    )
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, sign, python = text.partition("=")
+    if not sign or name not in NOTES or not Path(python).is_file():
+        raise argparse.ArgumentTypeError(f"give {KVCACHE}=PYTHON or {VIDUR}=PYTHON, each an existing file")
+    return name, python
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--peer-requests", type=int, default=PEER_REQUESTS, help=f"for {VIDUR}")
+    parser.add_argument("--peers", metavar="NAME=PYTHON", nargs="+", type=_named, default=[])
     parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("--write", action="store_true", help="to reports/replay_speed.md")
-    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        print(json.dumps(ours(options.child)))
+        print(json.dumps(ours(**options.child)))
         return
-    plain = in_own_process(CHECKED_REQUESTS, False)
-    checked = in_own_process(CHECKED_REQUESTS, True)
+    plain = in_own_process(False, count=CHECKED_REQUESTS)
+    checked = in_own_process(True, count=CHECKED_REQUESTS)
     found = {
-        "kvprobe": in_own_process(options.requests, True),
+        "kvprobe": in_own_process(True, count=options.requests),
         "plain": plain,
         "equal": plain["digest"] == checked["digest"],
-        "peers": [peer(options.peers, name) for name in ("kvcache-simulator", "vidur")],
+        "peers": peers(dict(options.peers), options.requests, options.peer_requests),
     }
     text = report(found)
     print(text)

@@ -1,6 +1,8 @@
-"""The shape of `replay` in `plan --json`: the head of a trace through the planned pool."""
+"""The shape of `replay` in `plan --json`: the head of a trace, or draws of lengths, in the planned pool."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -27,11 +29,13 @@ class ReplayRun(msgspec.Struct, kw_only=True):
 
 
 class ReplayPart(msgspec.Struct, kw_only=True):
-    """The first `requests` of the trace's `trace_requests` in this pool, simulated. Times, and with them how
-    many run at once, are worth what `step_time_source` says."""
+    """The first `requests` of the trace's `trace_requests` in this pool, simulated; or as many draws of the
+    lengths, all at once, where these have no arrivals (`trace_requests` is null then). Times, and with them
+    how many run at once, are worth what `step_time_source` says."""
 
+    arrivals: Literal["trace", "all at once"]
     requests: int
-    trace_requests: int
+    trace_requests: int | None
     span_s: float
     admission: str
     prefix_caching: bool

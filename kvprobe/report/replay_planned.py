@@ -15,16 +15,22 @@ def replay_lines(found: ReplayPart | None) -> Iterator[str]:
     """Nothing where nothing was simulated: `reasons` says why."""
     if found is None:
         return
-    which = "all:" if found.requests == found.trace_requests else "the first"
     yield (
-        f"{which} {plural(found.requests, 'request')} of {whole(found.trace_requests)} in the trace "
-        f"({seconds(found.span_s)}) through this pool, simulated; step time: {found.step_time_source}, "
+        f"{_which(found)} through this pool, simulated; step time: {found.step_time_source}, "
         f"{seconds(found.step_fixed_s)} a step"
     )
     for run in found.runs:
         yield f"max-num-seqs {whole(run.max_num_seqs)} ({run.why}): {_run(run)}"
     if found.step_time_source == "assumed":
         yield "how many run at once follows from the step time, which is assumed: give --gpu NAME"
+
+
+def _which(found: ReplayPart) -> str:
+    if found.trace_requests is None:
+        return f"{plural(found.requests, 'request')} of these lengths, all waiting from the start,"
+    which = "all:" if found.requests == found.trace_requests else "the first"
+    requests = f"{plural(found.requests, 'request')} of {whole(found.trace_requests)}"
+    return f"{which} {requests} in the trace ({seconds(found.span_s)})"
 
 
 def _run(run: ReplayRun) -> str:
@@ -57,11 +63,7 @@ def replayed(w: Words, part: Any) -> list[Block]:
     ]
     table = Table(
         name="replay",
-        caption=w(
-            "The first {n} of {all} requests of the trace through this pool, simulated",
-            n=whole(part.get("requests") or 0),
-            all=whole(part.get("trace_requests") or 0),
-        ),
+        caption=_caption(w, part),
         columns=columns,
         rows=[_cells(run) for run in part["runs"] if isinstance(run, Mapping)],
         numeric=frozenset(range(len(columns))),
@@ -69,6 +71,17 @@ def replayed(w: Words, part: Any) -> list[Block]:
     )
     notes = [Para(Said(str(note), "dim", foreign=True)) for note in part.get("notes") or []]
     return [table, *notes]
+
+
+def _caption(w: Words, part: Mapping[str, Any]) -> str:
+    requests = whole(part.get("requests") or 0)
+    if part.get("trace_requests") is None:
+        return w("{n} requests of these lengths, all waiting from the start, simulated", n=requests)
+    return w(
+        "The first {n} of {all} requests of the trace through this pool, simulated",
+        n=requests,
+        all=whole(part["trace_requests"]),
+    )
 
 
 def _cells(run: Mapping[str, Any]) -> list[Inline]:

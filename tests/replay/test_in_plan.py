@@ -10,7 +10,7 @@ import pytest
 
 from kvprobe.cli.main import main
 from kvprobe.errors import Exit
-from kvprobe.plan.simulate.in_plan import HEAD_ROWS
+from kvprobe.plan.simulate.in_plan import DRAWS, HEAD_ROWS
 from tests.replay.test_answers import write
 from tests.replay.test_cli import CONFIG
 
@@ -70,7 +70,7 @@ def test_a_long_trace_gives_its_head_and_says_so(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("lengths", "argv", "why"),
     [
-        ("fixed:1000", ("--engine", "vllm"), "when requests come is not known"),
+        ("fixed:1000", ("--engine", "llama.cpp"), "is not simulated"),
         (None, ("--engine", "llama.cpp"), "is not simulated"),
     ],
 )
@@ -84,6 +84,31 @@ def test_what_cannot_be_simulated_has_its_reason(
     document, _ = planned(tmp_path, capsys, lengths or rows(5, 1.0), *argv)
     assert document["replay"] is None
     assert why in document["reasons"]["replay"]
+
+
+def test_lengths_without_arrivals_are_drawn_and_all_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With answers alike nearly none of what is advised is preempted; with long answers to long requests,
+    which stay longer, more: both stand there.
+    """
+    lengths, page = "p50=200,p95=2000,max=4000", tmp_path / "plan.html"
+    argv = ("--engine", "vllm", "--max-model-len", "4096", "--html", str(page))
+    document, text = planned(tmp_path, capsys, lengths, *argv)
+    found = document["replay"]
+    assert (found["arrivals"], found["requests"], found["trace_requests"]) == ("all at once", DRAWS, None)
+    now, _, advised, longer = found["runs"]
+    assert now["why"] == "the default limit, answers alike"
+    assert longer["why"] == "as this plan recommends, long answers to long requests"
+    assert advised["max_num_seqs"] == document["concurrency"]["distribution"]["max_num_seqs"]
+    assert advised["preempted_share"] < 0.02 < now["preempted_share"]
+    assert longer["preemptions"] > advised["preemptions"]
+    assert (now["refused"], now["hit_rate"]) == (0, None)
+    assert any("assumed: 25% of all tokens" in note for note in found["notes"])
+    assert "600 requests of these lengths, all waiting from the start, through this pool" in text
+    assert "requests of these lengths, all waiting from the start, simulated" in page.read_text()
+    again, _ = planned(tmp_path, capsys, lengths, *argv)
+    assert again["replay"] == found
 
 
 def test_without_an_engine_its_habits_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,15 @@
-"""The head of a trace through the pool of a plan: what arrivals, reuse and preemption make of it.
+"""Requests through the pool of a plan: what arrivals, growth, reuse and preemption make of it.
 
 The plan's own numbers take every request at full growth at the same time. This part is the other reading:
-requests come when the trace says and grow as they are served. It is bounded, so that a plan stays quick:
-`kvprobe replay` takes the whole trace.
+requests grow as they are served. Of a trace its head, when it says; of a distribution as many draws, all
+waiting from the start, for a distribution knows no arrivals: what a server does that is never idle. It is
+bounded, so that a plan stays quick: `kvprobe replay` takes the whole trace.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +18,19 @@ from kvprobe.errors import UsageError
 from kvprobe.plan.replayed import ReplayPart, ReplayRun
 
 if TYPE_CHECKING:
+    from kvprobe.plan.lengths import Lengths
     from kvprobe.plan.pool import Pool
     from kvprobe.plan.simulate.cost import StepCost
     from kvprobe.plan.simulate.rows import Chunk
     from kvprobe.plan.simulate.settings import SimSettings
     from kvprobe.plan.solve import Solution
+    from kvprobe.traces.rows import TraceRow
 
 HEAD_ROWS = 2_000
 """Some two seconds of plain Python for both runs; the same head on every machine, compiled or not."""
+DRAWS = 600
+ANSWER_SHARE = 0.25
+"""Of all tokens; a distribution does not tell prompts from answers."""
 MOST_EVENTS = 20_000
 """A head that preempts at every step ends earlier."""
 CHUNK_ROWS = 100
@@ -31,24 +39,30 @@ _ASSUMED = (
     "20 ms a step and 40 us a token are an order of magnitude, no more: times, and how many requests run "
     "at once, follow from it; give --gpu NAME of the table, or use `kvprobe replay --fit RUN`"
 )
+_TRACED = ("requests come when the trace says and grow as they are served; `kvprobe replay` takes all of it",)
+_DRAWN = (
+    "these lengths know no arrivals: the draws all wait from the start, as before a server that is never "
+    "idle, and grow as they are served",
+    f"assumed: {ANSWER_SHARE:.0%} of all tokens are answers, and prompts share nothing. Where long requests "
+    "have long answers they also stay longer, so that those running are longer than those that come: more "
+    "are preempted than the lengths alone make likely; give --lengths TRACE, a file with arrivals",
+)
 _SIMULATED = ("vllm", "sglang", "reference")
 _PROBES = (1, 1_000, 300_000)
 
 
 def replay_part(solution: Solution) -> ReplayPart | str:
-    """The head of `--lengths TRACE` in the plan's pool, or why there is none."""
+    """The head of `--lengths TRACE`, or draws of another `--lengths`, in the plan's pool; or why not."""
     lengths = solution.request.lengths
     if lengths is None:
         return "no --lengths were given"
-    if not lengths.source.startswith("trace"):
-        return "when requests come is not known: give --lengths TRACE, a file with arrivals"
     try:
-        return _simulated(solution, Path(lengths.spec))
+        return _simulated(solution, lengths)
     except UsageError as error:
         return f"not simulated: {error.problems[0].message}"
 
 
-def _simulated(solution: Solution, path: Path) -> ReplayPart | str:
+def _simulated(solution: Solution, lengths: Lengths) -> ReplayPart | str:
     from kvprobe.plan.simulate import compiled
 
     settings = _settings(solution)
@@ -57,12 +71,18 @@ def _simulated(solution: Solution, path: Path) -> ReplayPart | str:
     # Loading a compiled kernel takes longer than so few rows.
     compiled.choose(0)
     cost, whence = _cost(solution)
-    head = _Head(path)
-    runs = [_run(head, settings, cost, seats, why) for seats, why in _seats(solution, settings)]
-    head_of = solution.request.lengths.requests if solution.request.lengths is not None else None
+    traced = lengths.source.startswith("trace")
+    heads = {"": _Head(_head_of(Path(lengths.spec)))} if traced else _drawn(lengths)
+    runs = [
+        _run(head, settings, cost, seats, why + kind)
+        for seats, why in _seats(solution, settings)
+        for kind, head in heads.items()
+    ]
+    head = next(iter(heads.values()))
     return ReplayPart(
+        arrivals="trace" if traced else "all at once",
         requests=head.rows,
-        trace_requests=head_of or head.rows,
+        trace_requests=(lengths.requests or head.rows) if traced else None,
         span_s=head.span_s,
         admission=settings.engine,
         prefix_caching=settings.caches,
@@ -72,19 +92,44 @@ def _simulated(solution: Solution, path: Path) -> ReplayPart | str:
         step_fixed_s=cost.fixed_s,
         step_token_s=cost.token_s,
         runs=runs,
-        notes=[*whence, *_notes(solution, settings)],
+        notes=[*whence, *(_TRACED if traced else _DRAWN), *_notes(solution, settings)],
     )
 
 
+def _head_of(path: Path) -> Iterator[TraceRow]:
+    """The path is the user's, checked by `--lengths` before."""
+    from kvprobe.traces.read import open_trace
+
+    return islice(open_trace(path).rows(), HEAD_ROWS)
+
+
+def _drawn(lengths: Lengths) -> dict[str, _Head]:
+    """Two readings of lengths at even steps of their distribution, in an order that is always the same."""
+    tokens = [max(lengths.quantile((place + 0.5) / DRAWS), 2) for place in range(DRAWS)]
+    random.Random(0).shuffle(tokens)
+    mean = ANSWER_SHARE * sum(tokens) / len(tokens)
+    found = {", answers alike": _Head(_rows((one, min(mean, one / 2)) for one in tokens))}
+    if len(set(tokens)) > 1:
+        found[", long answers to long requests"] = _Head(_rows((one, ANSWER_SHARE * one) for one in tokens))
+    return found
+
+
+def _rows(sizes: Iterable[tuple[int, float]]) -> Iterator[TraceRow]:
+    """Requests of so many tokens, and how many of them are the answer; all at one instant."""
+    from kvprobe.traces.rows import TraceRow
+
+    for place, (tokens, answer) in enumerate(sizes):
+        out = max(round(answer), 1)
+        yield TraceRow(0.0, tokens - out, out, None, None, None, None, place + 1)
+
+
 class _Head:
-    """The first rows of a trace, kept for a second run; a run that was cut short cuts the next one too."""
+    """Rows, kept for a second run; a run that was cut short cuts the next one too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, rows: Iterable[TraceRow]) -> None:
         from kvprobe.plan.simulate.rows import chunks
-        from kvprobe.traces.read import open_trace
 
-        # The path is the user's, checked by `--lengths` before.
-        self.parts: list[Chunk] = list(chunks(islice(open_trace(path).rows(), HEAD_ROWS), CHUNK_ROWS))
+        self.parts: list[Chunk] = list(chunks(rows, CHUNK_ROWS))
 
     @property
     def rows(self) -> int:
@@ -212,9 +257,7 @@ def _cost(solution: Solution) -> tuple[StepCost, list[str]]:
 
 
 def _notes(solution: Solution, settings: SimSettings) -> list[str]:
-    notes = [
-        "requests come when the trace says and grow as they are served; `kvprobe replay` takes all of it"
-    ]
+    notes = []
     if solution.banded:
         notes.append("the pool is the lower end of its range, as for what is safe")
     if solution.request.engine is None:

@@ -24,6 +24,9 @@ REPLAY: Final[dict[str, str]] = {
     "The first {n} of {all} requests of the trace through this pool, simulated": (
         "轨迹 {all} 个请求中的前 {n} 个，在该池上的模拟结果"
     ),
+    "{n} requests of these lengths, all waiting from the start, simulated": (
+        "按该长度分布抽取 {n} 个请求，从一开始就全部排队，模拟结果"
+    ),
     "The heaviest requests": "占用最多的请求",
     "The pool never ran out: no request was refused room.": "池从未耗尽：没有请求因空间不足被拒。",
     "The replay over time": "回放随时间的变化",
