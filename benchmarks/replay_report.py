@@ -1,4 +1,4 @@
-"""`reports/replay_accuracy.md` has three parts, each written by its own command: one leaves the others be."""
+"""`reports/replay_accuracy.md` has four parts, each written by its own command: one leaves the others be."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from pathlib import Path
 
 REPORT = Path(__file__).resolve().parents[1] / "reports" / "replay_accuracy.md"
 TITLE = "# How near `kvprobe replay` is to servers that serve"
-PARTS = ("The bundled server's engine, in process", "The bundled server, over HTTP", "vLLM 0.32 on a CPU")
-IN_PROCESS, OVER_HTTP, VLLM = PARTS
+PARTS = (
+    "The bundled server's engine, in process",
+    "The bundled server, over HTTP",
+    "vLLM 0.32 on a CPU, counts",
+    "vLLM 0.32 on a CPU, times",
+)
+IN_PROCESS, OVER_HTTP, VLLM, VLLM_HTTP = PARTS
 
 
 def put(part: str, lines: list[str]) -> None:
