@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvprobe.cli.options import add_common, from_environment
@@ -18,7 +19,7 @@ from kvprobe.errors import Exit, Problem, TargetError, UsageError
 
 if TYPE_CHECKING:
     from kvprobe.watch.loop import Watch
-    from kvprobe.watch.model import WatchDocument
+    from kvprobe.watch.model import Failure, WatchDocument
 
 _EPILOG = """\
 URL is a server (http://127.0.0.1:8000, looked at under /metrics) or a page of its own. Several stand side by
@@ -102,28 +103,60 @@ def _open(args: argparse.Namespace, interval_s: float) -> Watch:
     from kvprobe.run.target import api_key
     from kvprobe.watch.gpus import Gpus
     from kvprobe.watch.loop import Watch
-    from kvprobe.watch.target import WatchedTarget, is_local, metrics_url
+    from kvprobe.watch.target import WatchedTarget, is_local, page_address
 
-    urls = list(dict.fromkeys(metrics_url(u, own_target=args.i_own_this_target) for u in args.urls))
+    urls = list(dict.fromkeys(map(page_address, args.urls)))
+    later = _checked(urls, own_target=args.i_own_this_target)
     key = api_key(args.api_key_env)
     if key is not None and len({urlsplit(url)[:2] for url in urls}) > 1:
         message = "--api-key-env would give one key to several servers"
         raise UsageError(Problem("conflict", message, "watch the server with the key by itself"))
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    targets = [WatchedTarget(u, headers, insecure=args.insecure, interval_s=interval_s) for u in urls]
+    targets = [
+        WatchedTarget(u, headers, insecure=args.insecure, interval_s=interval_s, unchecked=later.get(u))
+        for u in urls
+    ]
     return Watch(targets, Gpus(local=any(is_local(url) for url in urls)), interval_s)
+
+
+def _checked(urls: list[str], *, own_target: bool) -> dict[str, Callable[[str], None]]:
+    """The URLs whose check has to be made later: of several, one whose name nobody knows does not take the
+    others with it. Raises `TargetError` for what is refused, and where no name can be resolved."""
+    from kvprobe.watch.target import check
+
+    def ask(url: str) -> None:
+        check(url, own_target=own_target)
+
+    unknown: dict[str, TargetError] = {}
+    for url in urls:
+        try:
+            ask(url)
+        except TargetError as error:
+            if error.problems[0].code != "dns":
+                raise
+            unknown[url] = error
+    if unknown and len(unknown) == len(urls):
+        raise TargetError(*(error.problems[0] for error in unknown.values()))
+    return dict.fromkeys(unknown, ask)
+
+
+def _fix(failure: Failure | None) -> str:
+    if failure is not None and "CERTIFICATE_VERIFY_FAILED" in failure.text:
+        return "trust its certificate (SSL_CERT_FILE), or add --insecure"
+    if failure is not None and "WRONG_VERSION_NUMBER" in failure.text:
+        return "write http://: this port speaks no TLS"
+    return "start the server, or check the URL"
 
 
 def _refuse_if_all_gone(document: WatchDocument) -> None:
     failures = [(view.url, view.failure) for view in document.targets if not view.reachable]
     if len(failures) < len(document.targets):
         return
-    fix = "start the server, or check the URL"
     raise TargetError(
         *(
-            Problem(failure.kind, f"{url}: {failure.text}", fix)
+            Problem(failure.kind, f"{url}: {failure.text}", _fix(failure))
             if failure is not None
-            else Problem("timeout", f"{url}: no answer in time", fix)
+            else Problem("timeout", f"{url}: no answer in time", _fix(None))
             for url, failure in failures
         )
     )

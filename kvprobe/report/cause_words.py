@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
 from kvprobe.diagnose.model import Evidence, Quantity
-from kvprobe.summary.units import percent, seconds, size, whole
+from kvprobe.summary.units import figures, percent, seconds, size, whole
 
 CAUSE_WORDS: Final[dict[str, str]] = {
     "weights_plus_fixed_too_large": "weights and fixed buffers leave no room for the KV cache",
@@ -92,7 +93,18 @@ def facts_line(facts: dict[str, Quantity]) -> str:
 def _named(name: str, told: Quantity) -> str:
     """`free 1.03 GiB`; `46,592 tokens` rather than `tokens 46,592 tokens`."""
     shown = quantity(told)
+    if name.endswith(" ci") and isinstance(told.value, list | tuple) and len(told.value) == 2:
+        lo, hi = _ends(told.value, told.unit)
+        return f"{name.removesuffix(' ci')} 95 % [{lo} - {hi}]"
     return shown if told.unit is not None and name == told.unit else f"{name} {shown}"
+
+
+def _ends(values: Sequence[Any], unit: str | None) -> list[str]:
+    """Both ends of an interval in one form: a ratio that passes 1 is `0.99x` as well as `1.03x`."""
+    numbers = [v for v in values if isinstance(v, int | float)]
+    if unit == "ratio" and len(numbers) == 2 and max(numbers) > 1:
+        return [f"{figures(v)}x" for v in numbers]
+    return [quantity(Quantity(v, unit)) for v in values]
 
 
 def quantity(told: Quantity) -> str:
@@ -105,7 +117,7 @@ def quantity(told: Quantity) -> str:
     if unit == "B":
         return size(value)
     if unit == "ratio":
-        return percent(value) if 0 <= value <= 1 else f"{value:g}x"
+        return percent(value) if 0 <= value <= 1 else f"{figures(value)}x"
     if unit == "s":
         return seconds(value)
     number = whole(value) if math.isfinite(value) and value == int(value) else f"{value:g}"

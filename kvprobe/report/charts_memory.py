@@ -77,7 +77,7 @@ def _waterfall(bars: Sequence[Bar], width: int) -> tuple[str, int]:
         if narrow:
             d.text(0, y - 5, fitting(bar.label, width), "note")
         else:
-            d.text(left - 10, y + 17, fitting(bar.label, left - 12), "", "end")
+            d.text(left - 10, y + 17, fitting(bar.label, left - 10), "", "end")
         a, b = sorted((x(bar.start), x(bar.end)))
         d.rect(a, y, max(b - a, 1.5), ROW - 8, bar.style, f"{bar.label}: {amount}")
         d.text(b + 6, y + 16, amount, "tick")

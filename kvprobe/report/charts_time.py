@@ -9,7 +9,17 @@ from kvprobe.report.content import Figure, Num, Series, Table
 from kvprobe.report.reduce import peaks
 from kvprobe.report.run_series import Points
 from kvprobe.report.scales import Scale, nice_top
-from kvprobe.report.svg import BOTTOM, RIGHT, TOP, Drawing, left_margin, panel_title, x_axis, y_axis
+from kvprobe.report.svg import (
+    BOTTOM,
+    RIGHT,
+    TOP,
+    Drawing,
+    count_axis,
+    left_margin,
+    panel_title,
+    x_axis,
+    y_axis,
+)
 from kvprobe.report.words import Words
 from kvprobe.summary.units import figures, percent, seconds, whole
 
@@ -87,14 +97,14 @@ def _pool(w: Words, data: PoolSeries, span_s: float, width: int) -> tuple[str, i
     top = TOP + PANEL + SPACE
     y = Scale(0.0, most, top + PANEL * 0.8, top)
     panel_title(d, 0, top - 12, w("requests running and waiting"))
-    y_axis(d, y, left, width - RIGHT, lambda v: f"{v:g}", 4)
+    count_axis(d, y, left, width - RIGHT, lambda v: f"{v:g}", 4)
     d.path([(x(t), y(v)) for t, v in data.running], "s3")
     d.path([(x(t), y(v)) for t, v in data.waiting], "s2 d2")
     top += PANEL * 0.8 + SPACE
     bottom = top + PANEL * 0.5
     y = Scale(0.0, jolts, bottom, top)
     panel_title(d, 0, top - 12, w("preemptions between two readings"))
-    y_axis(d, y, left, width - RIGHT, lambda v: f"{v:g}", 2)
+    count_axis(d, y, left, width - RIGHT, lambda v: f"{v:g}", 2)
     for t, v in data.preempted:
         if v > 0:
             d.rect(x(t) - 2, y(v), 4, bottom - y(v), "badr", f"{seconds(t)}: {v:g}")

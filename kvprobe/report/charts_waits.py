@@ -44,6 +44,9 @@ def _class_name(w: Words, part: GapClass) -> str:
 def gaps_chart(w: Words, found: Gaps) -> Figure:
     """How large are the gaps between chunks: alone, and while other requests were being prefilled."""
     kept = _curves(w, found)
+    curves = [(style, points) for style, _, points in kept]
+    low = _low_end(curves)
+    cut = any(points[0][0] < low for _, points in curves)
     return Figure(
         name="gaps",
         title=w("Gaps between chunks (inter-chunk latency)"),
@@ -53,7 +56,7 @@ def gaps_chart(w: Words, found: Gaps) -> Figure:
             alone=whole(found.alone.size),
             beside=whole(found.beside_prefill.size),
         ),
-        draw=lambda width: _ecdf(w, [(style, points) for style, _, points in kept], width),
+        draw=lambda width: _ecdf(w, curves, width),
         legend=[Series(style, name) for style, name, _ in kept],
         table=Table(
             name="gaps",
@@ -65,7 +68,7 @@ def gaps_chart(w: Words, found: Gaps) -> Figure:
             numeric=frozenset((0, 1)),
             note=w("At most 200 evenly spread points of each curve, and its 20 largest gaps."),
         ),
-        note=w("The few gaps that are shorter than the axis stand at its left end."),
+        note=w("The few gaps that are shorter than the axis stand at its left end.") if cut else "",
     )
 
 

@@ -32,7 +32,8 @@ def render_comparison(found: Comparison, console: Console) -> None:
     if invalid:
         ink.line(f"INVALID ({' and '.join(invalid)}): do not quote these numbers", "bold red")
     ink.rows([("compare", ink.text(found.summary, "bold")), *(_side(ink, s, x) for s, x in _sides(found))])
-    ink.rows([("workload", ink.text(f"{found.a.workload or 'a run'}: the same was sent"))])
+    same = "the same was sent" if found.same_workload else "whether the same was sent is not certain"
+    ink.rows([("workload", ink.text(f"{found.a.workload or 'a run'}: {same}"))])
     ink.blank()
     _settings(ink, found)
     ink.blank()

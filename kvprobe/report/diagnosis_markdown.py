@@ -6,22 +6,16 @@ are escaped: no link, image, mention, heading or HTML can come out of a log.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding
 from kvprobe.report.cause_words import CAUSE_WORDS, SYMPTOM_WORDS, facts_line, place
 from kvprobe.report.diagnosis_text import once, read_words
+from kvprobe.report.markdown_text import code, fence
+from kvprobe.report.markdown_text import markdown as words
 from kvprobe.report.sanitize import clean
 
 LINE_CHARS = 1_000
-_BACKTICKS = re.compile(r"`+")
-# What Markdown (GitHub's and GitLab's) would make something of. Not the full stop, the hyphen and the
-# comma: escaped, they make prose unreadable, and none of them does anything in the middle of a line.
-_SPECIAL = re.compile(r"([\\*_{}\[\]<>#|~&$@!])")
-_LINKS = re.compile(r"(?i)\b(https?|ftp|www)(:|\.)")
-_ISSUE = re.compile(r"(?i)\b(gh)-(?=\d)")
-_CODE_OF_OURS = re.compile(r"`([^`\n]{1,200})`")
 
 
 def markdown_of(diagnosis: Diagnosis) -> str:
@@ -85,38 +79,3 @@ def _evidence(piece: Evidence) -> str:
     numbers = facts_line(piece.facts)
     fenced = fence(text)
     return f"{code(place(piece))}\n\n{fenced}" + (f"\n\n{words(numbers)}" if numbers else "")
-
-
-def fence(text: str) -> str:
-    """A code block that `text` cannot end. `text` is one clean line."""
-    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-    mark = "`" * max(3, longest + 1)
-    return f"{mark}text\n{text}\n{mark}"
-
-
-def code(text: object) -> str:
-    """Words as code within a line."""
-    shown = clean(text, limit=300)
-    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
-    mark = "`" * (longest + 1)
-    pad = " " if "`" in shown else ""
-    return f"{mark}{pad}{shown}{pad}{mark}" if shown else ""
-
-
-def words(text: object) -> str:
-    """Prose that may hold foreign words: shown as it is, except that `code` stays code."""
-    shown = clean(text)
-    out, at = [], 0
-    for found in _CODE_OF_OURS.finditer(shown):
-        out += [_escaped(shown[at : found.start()]), code(found[1])]
-        at = found.end()
-    return "".join([*out, _escaped(shown[at:])])
-
-
-def _escaped(text: str) -> str:
-    text = _SPECIAL.sub(r"\\\1", text.replace("`", "'"))
-    text = (
-        text.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\@", "@\u200b").replace("\\&", "&amp;")
-    )
-    # A zero-width mark keeps addresses from becoming links, and numbers from naming somebody's issue.
-    return _ISSUE.sub("\\1-\u200b", _LINKS.sub("\\1\u200b\\2", text))

@@ -43,6 +43,7 @@ WIDE, NARROW = 900, 336
 """Widths in which each chart is drawn, px: a desk and a phone. The page shows one of the two."""
 STYLE, SCRIPT = asset("page.css"), asset("page.js")
 _NAME = re.compile(r"[^a-z0-9]+")
+_CODE = re.compile(r"`([^`\n]{1,200})`")
 
 
 def _hash(text: str) -> str:
@@ -105,17 +106,22 @@ def _tone(said: Said) -> str:
 
 
 def _inline(item: Inline) -> str:
+    """Words with their tone; what stands between backticks is code, and no markup either way."""
     if isinstance(item, Num):
         note = f" <small>{safe(item.note)}</small>" if item.note else ""
         told = f'<span class="{item.tone}">{safe(item.text)}</span>' if item.tone else safe(item.text)
         return told + note
     if isinstance(item, str):
-        return safe(item)
+        return _words(item)
     attributes = _tone(item) + (' lang="en"' if item.foreign else "")
     tag = "strong" if item.strong else "span"
     if not attributes and not item.strong:
-        return safe(item.text)
-    return f"<{tag}{attributes}>{safe(item.text)}</{tag}>"
+        return _words(item.text)
+    return f"<{tag}{attributes}>{_words(item.text)}</{tag}>"
+
+
+def _words(text: str) -> str:
+    return _CODE.sub(r"<code>\1</code>", safe(text))
 
 
 class _Writer:

@@ -17,6 +17,13 @@ def render_quality(found: Quality, console: Console) -> None:
     """The whole page."""
     ink = Ink(console)
     verdict = found.verdict.replace("_", " ")
+    if found.summary.startswith("not judged"):
+        verdict = "not judged"
+    reasons = found.diagnosis.validity.reasons if found.diagnosis.validity is not None else []
+    if reasons:
+        ink.line("INVALID: do not quote these numbers", "bold red")
+    if found.status == "partial":
+        ink.line("PARTIAL: stopped before all questions were asked", "bold yellow")
     rows: list[tuple[str, RenderableType]] = [
         ("quality", ink.join((verdict, _STYLES[found.verdict]), (_told(found), ""))),
         ("cause", ink.text(found.diagnosis.primary)),
@@ -31,6 +38,8 @@ def render_quality(found: Quality, console: Console) -> None:
         ink.rows(_below(ink, one))
     ink.blank()
     ink.rows([("texts", ink.text(_apart(found.passes[0].divergence, "candidate against baseline")))])
+    for one in found.passes[1:]:
+        ink.rows([("", ink.text(_apart(one.divergence, "the same with the pool held nearly full")))])
     ink.rows([("", ink.text(_apart(found.noise, "baseline against itself")))])
     ink.rows([("note" if i == 0 else "", ink.text(w)) for i, w in enumerate(found.warnings)])
 
@@ -38,7 +47,7 @@ def render_quality(found: Quality, console: Console) -> None:
 def _told(found: Quality) -> str:
     """The summary without the verdict that stands before it."""
     said = found.summary
-    for verdict in ("n too small: ", "no loss shown: "):
+    for verdict in ("n too small: ", "no loss shown: ", "not judged: "):
         said = said.removeprefix(verdict)
     return f": {said}"
 
@@ -70,7 +79,7 @@ def _cells(test: Test) -> list[str]:
         whole(test.right_candidate),
         whole(test.only_baseline),
         whole(test.only_candidate),
-        f"{100 * (test.difference or 0.0):+.0f} points{interval}",
+        f"{100 * test.difference:+.0f} points{interval}" if test.difference is not None else "-",
         f"{p:.2g}" if p is not None else "-",
     ]
 
@@ -108,4 +117,9 @@ def _apart(found: Divergence, what: str) -> str:
     told += f" in the first {unit}"
     if found.logprob_difference is None:
         return f"{told}; no log probabilities ({whole(found.n)} answers)"
-    return f"{told}; log probabilities {found.logprob_difference:.3f} nats apart ({whole(found.n)} answers)"
+    lo, hi = found.logprob_difference_ci or (None, None)
+    interval = f" [{lo:.4f}, {hi:.4f}]" if lo is not None and hi is not None else ""
+    return (
+        f"{told}; log probabilities {found.logprob_difference:.4f} nats apart{interval} "
+        f"({whole(found.logprob_tokens)} tokens of {whole(found.n)} answers)"
+    )

@@ -8,7 +8,17 @@ from kvprobe.plan.simulate.outcome import Moment
 from kvprobe.plan.simulate.replay import Replay
 from kvprobe.report.content import Figure, Num, Series, Table
 from kvprobe.report.scales import Scale, nice_top
-from kvprobe.report.svg import BOTTOM, RIGHT, TOP, Drawing, left_margin, panel_title, x_axis, y_axis
+from kvprobe.report.svg import (
+    BOTTOM,
+    RIGHT,
+    TOP,
+    Drawing,
+    count_axis,
+    left_margin,
+    panel_title,
+    x_axis,
+    y_axis,
+)
 from kvprobe.report.words import Words
 from kvprobe.summary.units import percent, seconds, whole
 
@@ -77,7 +87,7 @@ def _draw(w: Words, line: Sequence[Moment], width: int) -> tuple[str, int]:
         if m.preemptions:
             d.dot(x(m.t_s), used(m.used_peak_ratio), "s4", 2.5, f"{seconds(m.t_s)}: {m.preemptions:,}")
     panel_title(d, 0, begin - 12, w("requests that run and wait"))
-    y_axis(d, count, left, width - RIGHT, whole, 4)
+    count_axis(d, count, left, width - RIGHT, whole, 4)
     d.path([(x(m.t_s), count(m.running_peak)) for m in line], "s2")
     d.path([(x(m.t_s), count(m.waiting)) for m in line], "s3 d2")
     x_axis(d, x, begin + PANEL, seconds)

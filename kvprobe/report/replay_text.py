@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 from kvprobe.plan.simulate.holders import Exhaustion, Holder
 from kvprobe.plan.simulate.outcome import Spread
-from kvprobe.plan.simulate.replay import Replay, Smallest, Sweep, SweepRow
+from kvprobe.plan.simulate.replay import Replay
 from kvprobe.report.ink import Ink
+from kvprobe.report.replay_sweep_text import plain_table, smallest_text, sweep_rows
 from kvprobe.summary.units import percent, plural, seconds, size, whole
 
 MOMENTS_SHOWN = 3
@@ -41,10 +41,10 @@ def _one(ink: Ink, found: Replay) -> None:
     _exhausted(ink, found)
     _few(ink, found)
     for sweep in found.sweeps:
-        _sweep(ink, sweep, found)
+        sweep_rows(ink, sweep, found)
     if found.smallest is not None:
         ink.blank()
-        ink.rows([("smallest pool", ink.text(_smallest(found.smallest), "bold"))])
+        ink.rows([("smallest pool", ink.text(smallest_text(found.smallest), "bold"))])
     notes = [*found.step_time.notes, *found.assumptions]
     if notes:
         ink.blank()
@@ -133,7 +133,7 @@ def _physical(ratio: float | None) -> str:
 
 
 def _latency(ink: Ink, found: Replay) -> None:
-    table = _table(("", "mean", "p50", "p95", "p99", "max"))
+    table = plain_table(("", "mean", "p50", "p95", "p99", "max"))
     for name, label in _NAMES:
         spread: Spread | None = found.metrics[name]
         cells = ["-"] * 5
@@ -211,64 +211,9 @@ def _few(ink: Ink, found: Replay) -> None:
         )
 
 
-_SWEEP = (
-    "",
-    "blocks",
-    "refused",
-    "at once",
-    "peak",
-    "hits",
-    "preempted",
-    "queue p95",
-    "TTFT p50",
-    "p95",
-    "e2e p95",
-)
-
-
-def _sweep(ink: Ink, sweep: Sweep, found: Replay) -> None:
-    ink.blank()
-    ink.rows([("sweep", ink.text(sweep.name, "bold"))])
-    table = _table(_SWEEP)
-    for row in sweep.rows:
-        style = "bold" if row.value == sweep.knee else ""
-        table.add_row(*(ink.text(cell, style) for cell in _sweep_cells(row, found)))
-    ink.console.print(table)
-    ink.rows([("knee", ink.text(f"{sweep.knee or 'none'}: {sweep.why}"))])
-
-
-def _sweep_cells(row: SweepRow, found: Replay) -> list[str]:
-    def time(value: float | None) -> str:
-        return "-" if value is None else seconds(value)
-
-    return [
-        row.value,
-        f"{row.usable_blocks:,}",
-        f"{row.refused:,}",
-        f"{row.running_mean:.1f}",
-        percent(row.peak_ratio),
-        "-" if row.hit_rate is None else percent(row.hit_rate),
-        percent(row.preempted_share),
-        time(row.queue_p95_s),
-        time(row.ttft_p50_s),
-        time(row.ttft_p95_s),
-        time(row.e2e_p95_s),
-    ]
-
-
-def _smallest(found: Smallest) -> str:
-    if found.usable_blocks is None:
-        return f"for {found.limit}: none; {found.why}"
-    memory = f" = {size(found.bytes)}" if found.bytes is not None else ""
-    return (
-        f"for {found.limit}: {found.usable_blocks:,} blocks = {found.tokens:,} tokens{memory}, {found.why} "
-        f"({found.tried} pools tried)"
-    )
-
-
 def _side_by_side(ink: Ink, a: Replay, b: Replay) -> None:
     """Two traces on one server."""
-    table = _table(("", "first trace", "second trace"))
+    table = plain_table(("", "first trace", "second trace"))
     for (label, left), (_, right) in zip(_facts(a), _facts(b), strict=True):
         table.add_row(ink.text(label, "bold"), ink.text(left), ink.text(right))
     ink.console.print(table)
@@ -292,10 +237,3 @@ def _facts(found: Replay) -> list[tuple[str, str]]:
         ("end to end p99", of(e2e, "p99")),
         ("heaviest 1 %", "-" if few is None else f"{percent(few.byte_seconds_share)} of byte-seconds"),
     ]
-
-
-def _table(columns: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
-    return table

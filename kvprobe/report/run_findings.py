@@ -9,14 +9,23 @@ from kvprobe.report.cause_words import facts_line, place
 from kvprobe.report.charts_capacity import number
 from kvprobe.report.content import Block, Bullets, Card, Inline, Num, Para, Said, Section, Table, Tone
 from kvprobe.report.run_view import RunView
+from kvprobe.summary.rates import CUT
 from kvprobe.summary.units import figures, percent, seconds, whole
 
 
 def failures(view: RunView) -> Section | None:
     """What failed, by kind; before every latency."""
-    w, found = view.w, view.summary.failures
+    w, cut = view.w, view.summary.requests.cut_at_end
+    found = [group for group in view.summary.failures if group.kind != CUT]
+    left = w(
+        "{n} of {all} requests were still in flight when the load was over, and were cut off by the client: "
+        "load that was left, and no failures of the server's.",
+        n=whole(cut),
+        all=whole(view.summary.requests.sent),
+    )
+    told: list[Block] = [Para(left)] if cut else []
     if not found:
-        return None
+        return Section("failures", w("Cut off at the end"), told) if told else None
     rows: list[list[Inline]] = []
     for group in found:
         codes = ", ".join(f"{code} x {n}" for code, n in group.statuses.items())
@@ -41,7 +50,7 @@ def failures(view: RunView) -> Section | None:
         "Failed requests are in no percentile of the tables below, unless a row says so: a wait that a "
         "timeout cut short counts as longer than it was seen."
     )
-    return Section("failures", w("Failures"), [table, Para(Said(note, "dim"))])
+    return Section("failures", w("Failures"), [table, Para(Said(note, "dim")), *told])
 
 
 def validity(view: RunView) -> Section:

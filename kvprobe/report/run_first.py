@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvprobe.diagnose.causes import HEALTHY, UNKNOWN
 from kvprobe.gates.intervals import wilson
-from kvprobe.report.content import Block, Card, Facts, Inline, Para, Said, Tile, Tiles, Tone
+from kvprobe.report.content import Block, Card, Facts, Inline, Para, Said, Tile, Tiles, Tone, clipped
+from kvprobe.report.kept_up import behind
 from kvprobe.report.run_series import hit_share, output_rate
 from kvprobe.report.run_view import RunView, interval
 from kvprobe.summary.latency import Distribution
@@ -27,9 +28,10 @@ def badges(view: RunView) -> list[Said]:
             out.append(Said(w("1 warning") if n == 1 else w("{n} warnings", n=n), "warn"))
     else:
         out.append(Said(w("INVALID: do not quote these numbers"), "bad"))
-    if view.summary.requests.failed:
-        n = view.summary.requests.failed
+    if n := view.summary.requests.failed_before_end:
         out.append(Said(w("1 request failed") if n == 1 else w("{n} requests failed", n=whole(n)), "bad"))
+    if n := view.summary.requests.cut_at_end:
+        out.append(Said(w("{n} cut off at the end", n=whole(n)), "warn"))
     gates = [g for g in view.document.get("thresholds") or [] if isinstance(g, dict)]
     missed = sum(1 for g in gates if g.get("verdict") != "pass")
     if gates:
@@ -74,6 +76,11 @@ def _verdict(view: RunView) -> Card:
             blocks.insert(
                 0, Para(w("It rests on {n} requests, which is few.", n=whole(view.summary.requests.ok)))
             )
+        if (lagged := behind(view.diagnosis)) is not None:
+            title = w("The server did not keep up with the load; no other cause was found")
+            said = view.say(lagged)
+            why = Said(_capital(said.text), foreign=said.foreign)
+            return Card(title, [Para(why), *blocks], "warn", w("Verdict"))
         healthy = view.diagnosis.primary == HEALTHY
         title = w("Nothing wrong was found") if healthy else w.cause(view.diagnosis.primary)
         tone: Tone = ("good" if healthy and not few else "warn") if view.valid else "bad"
@@ -149,14 +156,22 @@ def _output_tile(view: RunView) -> Tile:
 
 def _failed_tile(view: RunView) -> Tile:
     w, counted = view.w, view.summary.requests
-    bounds = wilson(counted.failed, counted.ok + counted.failed)
+    failed = counted.failed_before_end
+    bounds = wilson(failed, counted.ok + failed)
     label = w("failed requests")
     if bounds is None:
         return Tile(label, w("none ended"), "", w("{n} sent", n=whole(counted.sent)), "warn")
-    share = counted.failed / (counted.ok + counted.failed)
-    note = w("{failed} of {n}", failed=whole(counted.failed), n=whole(counted.ok + counted.failed))
-    tone: Tone = "bad" if counted.failed else ""
-    return Tile(label, percent(share), f"[{percent(bounds[0])} - {percent(bounds[1])}]", note, tone)
+    note = w("{failed} of {n}", failed=whole(failed), n=whole(counted.ok + failed))
+    if counted.cut_at_end:
+        note += w("; {n} cut off at the end apart", n=whole(counted.cut_at_end))
+    tone: Tone = "bad" if failed else ""
+    return Tile(
+        label,
+        percent(failed / (counted.ok + failed)),
+        f"[{percent(bounds[0])} - {percent(bounds[1])}]",
+        note,
+        tone,
+    )
 
 
 def _pool_tile(view: RunView) -> Tile:
@@ -194,9 +209,10 @@ def _strip(view: RunView) -> Facts:
     """What was run, against what."""
     w, s = view.w, view.summary
     who = " ".join(p for p in (s.engine, s.engine_version) if p) or w("not known")
+    model = s.model or w("model not known")
     rows: list[tuple[str, Inline]] = [
-        (w("workload"), s.workload or w("not known")),
-        (w("target"), f"{s.target or w('not known')} · {s.model or w('model not known')} · {who}"),
+        (w("workload"), clipped(s.workload or w("not known"))),
+        (w("target"), " · ".join(map(clipped, (s.target or w("not known"), model, who)))),
         (w("requests"), requests_text(view)),
     ]
     usage = s.metrics.kv_usage_max
@@ -212,9 +228,15 @@ def _strip(view: RunView) -> Facts:
 
 
 def requests_text(view: RunView) -> str:
-    """`120 sent, 120 ok, 0 failed in 13.5 s; 4 of warm-up apart`"""
+    """`120 sent, 120 ok, 0 failed in 13.5 s; 4 warm-up requests apart`"""
     w, c = view.w, view.summary.requests
-    parts = [w("{n} sent", n=whole(c.sent)), w("{n} ok", n=whole(c.ok)), w("{n} failed", n=whole(c.failed))]
+    parts = [
+        w("{n} sent", n=whole(c.sent)),
+        w("{n} ok", n=whole(c.ok)),
+        w("{n} failed", n=whole(c.failed_before_end)),
+    ]
+    if c.cut_at_end:
+        parts.append(w("{n} cut off at the end", n=whole(c.cut_at_end)))
     if c.unsent:
         parts.append(w("{n} never sent", n=whole(c.unsent)))
     if c.unfinished:
@@ -223,5 +245,5 @@ def requests_text(view: RunView) -> str:
     if view.summary.window.seconds:
         told += w(" in {t}", t=seconds(view.summary.window.seconds))
     if c.warmup:
-        told += w("; {n} of warm-up apart", n=whole(c.warmup))
+        told += w("; {n} warm-up requests apart", n=whole(c.warmup))
     return told

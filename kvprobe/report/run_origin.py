@@ -9,6 +9,7 @@ from typing import Any
 from kvprobe.evidence.spool import open_regular
 from kvprobe.report.charts_capacity import number
 from kvprobe.report.content import Block, Facts, Inline, Num, Para, Pre, Said, Section, Table
+from kvprobe.report.kept_up import words_of_run
 from kvprobe.report.run_view import RunView
 from kvprobe.report.words import Words
 from kvprobe.summary.units import figures, seconds, whole
@@ -102,11 +103,13 @@ def files(view: RunView) -> Section:
     return Section("files", w("Raw data"), blocks)
 
 
-def parts(w: Words, runs: list[Any]) -> Section | None:
-    """The runs of a suite or sweep side by side."""
+def parts(w: Words, runs: list[Any], sweep: Any = None) -> Section | None:
+    """The runs of a suite or sweep side by side; of a sweep, each with the verdict of its step."""
     found = [r for r in runs if isinstance(r, Mapping)]
     if not found:
         return None
+    steps = [s for s in _map(sweep).get("steps") or [] if isinstance(s, Mapping)]
+    verdicts = {s.get("run_dir"): str(s["verdict"]) for s in steps if s.get("verdict")}
     table = Table(
         name="parts",
         caption=w("Runs of this suite"),
@@ -114,33 +117,40 @@ def parts(w: Words, runs: list[Any]) -> Section | None:
             w("part"),
             w("requests ok"),
             w("failed"),
+            w("cut at the end"),
             "TTFT p50",
             "TTFT p95",
             w("output tokens/s"),
-            w("primary"),
+            w("verdict") if verdicts else w("primary"),
             w("valid"),
         ],
-        rows=[_part(w, r) for r in found],
-        numeric=frozenset((1, 2, 3, 4, 5)),
+        rows=[_part(w, r, verdicts.get(Path(str(r.get("run_dir"))).name)) for r in found],
+        numeric=frozenset(range(1, 7)),
     )
     return Section("parts", w("Parts"), [table])
 
 
-def _part(w: Words, run: Mapping[str, Any]) -> list[Inline]:
+def _part(w: Words, run: Mapping[str, Any], verdict: str | None) -> list[Inline]:
     requests, metrics, told = (_map(run.get(k)) for k in ("requests", "metrics", "diagnosis"))
     ttft, validity = _map(metrics.get("ttft_s")), _map(told.get("validity"))
     valid = validity.get("valid")
     part = _map(run.get("part"))
+    failed, cut = number(requests.get("failed")), number(requests.get("cut_at_end"))
+    warnings = validity.get("warnings")
+    told_of = words_of_run(
+        str(told.get("primary") or "-"), warnings if isinstance(warnings, list) else [], verdict
+    )
     told_round = number(part.get("round"))
     name = part.get("name") or run.get("name") or run.get("workload") or run.get("run_dir") or "?"
     return [
         f"{name} ({whole(told_round)})" if told_round and told_round > 1 else str(name),
         _count(requests.get("ok")),
-        _count(requests.get("failed")),
+        _count(failed - (cut or 0) if failed is not None else None),
+        _count(cut),
         _time(w, ttft, "p50"),
         _time(w, ttft, "p95"),
         Num(figures(v), v) if (v := number(metrics.get("output_tokens_per_s"))) is not None else "-",
-        str(told.get("primary") or "-"),
+        "; ".join(map(w, told_of)),
         Said(w("yes"), "good") if valid is True else Said(w("NO"), "bad") if valid is False else "-",
     ]
 

@@ -121,7 +121,7 @@ def prefix(view: RunView) -> Section:
         ),
         (
             w("got"),
-            f"{percent(rate.got)} ({w('from')} {rate.got_source})"
+            f"{percent(rate.got)} ({w('from')} {w(str(rate.got_source))})"
             if rate.got is not None
             else view.reason(rate.reason),
         ),

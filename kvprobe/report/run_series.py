@@ -17,6 +17,7 @@ from kvprobe.report.run_gaps import chunk_ends
 from kvprobe.summary import activity
 from kvprobe.summary.latency import NS
 from kvprobe.summary.latency import ttft_s as ttft_of
+from kvprobe.summary.rates import CUT
 
 Points = list[tuple[float, float]]
 
@@ -152,7 +153,8 @@ def request_rates(
 
     for r in records:
         put(r.sent_ns, 0)
-        put(r.end_ns or r.last_token_ns, 2 if r.failure is not None else 1)
+        if r.failure != CUT:
+            put(r.end_ns or r.last_token_ns, 2 if r.failure is not None else 1)
     return [((i + 0.5) * width, *c) for i, c in enumerate(counted)]  # type: ignore[misc]
 
 

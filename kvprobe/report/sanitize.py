@@ -3,7 +3,7 @@
 Foreign is whatever a server, a model, a file or a header said. It can hold escape sequences that
 repaint a terminal, marks that reverse the reading order, and markup of the page that it lands on.
 Nothing is dropped from a terminal or a table in silence: what is not shown as itself is shown as its
-code, so that a reader sees that something was there.
+code, so that a reader sees that something was there. `report.markdown_text` rests on it for Markdown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _CONFUSING = re.compile(
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b"}
 _XML_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FORMULA_START = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&$:@=/])")
 
 
 def clean(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
@@ -72,13 +71,6 @@ def csv_cell(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
     """A cell that no spreadsheet takes for a formula (quoting is the csv module's business)."""
     shown = clean(text, limit=limit)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA_START) else shown
-
-
-def markdown(text: object, *, limit: int = DEFAULT_LIMIT) -> str:
-    """Text that Markdown shows as it is: no link, image, HTML, heading, table border or code."""
-    return (
-        _MARKDOWN_SPECIAL.sub(r"\\\1", clean(text, limit=limit)).replace("\\<", "&lt;").replace("\\>", "&gt;")
-    )
 
 
 def html(text: object, *, limit: int = DEFAULT_LIMIT) -> str:

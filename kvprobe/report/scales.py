@@ -6,6 +6,9 @@ import math
 import unicodedata
 from dataclasses import dataclass
 
+FEWEST = 3
+"""Values on a logarithmic axis: with fewer nobody can read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -52,8 +55,11 @@ def log_ticks(lo: float, hi: float, most: int) -> list[float]:
     for multiples in ((1, 2, 5), (1, 3), (1,)):
         found = [m * 10.0**d for d in decades for m in multiples]
         inside = [v for v in found if lo * (1 - 1e-9) <= v <= hi * (1 + 1e-9)]
+        if len(inside) < FEWEST:  # less than a decade: round steps tell more
+            between = [v for v in linear_ticks(lo, hi, min(most, 5)) if v > 0]
+            return between if len(between) > len(inside) else inside or [lo, hi]
         if len(inside) <= most:
-            return inside or [lo, hi]
+            return inside
     return inside[:: math.ceil(len(inside) / max(1, most))]
 
 

@@ -12,7 +12,17 @@ from kvprobe.report.document import diagnosis_document, run_document
 from kvprobe.summary.jsonable import jsonable
 from kvprobe.summary.sweep_result import SweepResult
 
-_COUNTS = ("intended", "sent", "unsent", "ok", "failed", "unfinished", "warmup", "warmup_failed")
+_COUNTS = (
+    "intended",
+    "sent",
+    "unsent",
+    "ok",
+    "failed",
+    "unfinished",
+    "warmup",
+    "warmup_failed",
+    "cut_at_end",
+)
 
 
 def suite_document(result: SuiteResult) -> dict[str, Any]:
@@ -45,6 +55,7 @@ def suite_document(result: SuiteResult) -> dict[str, Any]:
         "answer": jsonable(result.answer) if result.answer is not None else None,
         "sweep": jsonable(result.sweep) if result.sweep is not None else None,
         "runs": runs,
+        "unreadable": [problem.message for problem in result.data.unreadable],
     }
 
 
@@ -89,6 +100,11 @@ def suite_definitions() -> dict[str, Any]:
         "answer": {"anyOf": [{"$ref": "#/$defs/Answer"}, {"type": "null"}]},
         "sweep": {"anyOf": [{"$ref": "#/$defs/SweepResult"}, {"type": "null"}]},
         "runs": {"type": "array", "items": {"$ref": "#/$defs/Summary"}},
+        "unreadable": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Run directories of this folder that could not be read, and why.",
+        },
     }
     definitions["Suite"] = {
         "title": "Suite",

@@ -44,8 +44,8 @@ def suite_report(document: Mapping[str, Any], lang: Language = "en") -> Report:
     sections = [
         _answer_table(w, document.get("answer")),
         run_numbers.sweep(w, sweep) if isinstance(sweep, Mapping) else None,
-        run_origin.parts(w, runs),
-        _findings(w, document.get("diagnosis")),
+        run_origin.parts(w, runs, sweep),
+        _findings(w, document.get("diagnosis")) if runs else None,
         _origin(w, document, runs),
     ]
     where = " · ".join(str(document[k]) for k in ("target", "model", "engine") if document.get(k))
@@ -67,13 +67,20 @@ def _badges(w: Words, document: Mapping[str, Any], runs: list[Mapping[str, Any]]
     out = []
     if document.get("status") != "complete":
         out.append(Said(w("PARTIAL"), "warn"))
+    if lost := _unreadable(document):
+        n = len(lost)
+        out.append(Said(w("1 run cannot be read") if n == 1 else w("{n} runs cannot be read", n=n), "warn"))
     bad = sum(1 for r in runs if _valid(r) is False)
-    out.append(
-        Said(w("{bad} of {n} runs INVALID", bad=bad, n=len(runs)), "bad")
-        if bad
-        else Said(w("{n} valid runs", n=len(runs)), "good")
-    )
+    if bad:
+        out.append(Said(w("{bad} of {n} runs INVALID", bad=bad, n=len(runs)), "bad"))
+    else:
+        out.append(Said(w("{n} valid runs", n=len(runs)), "good" if runs else "warn"))
     return out
+
+
+def _unreadable(document: Mapping[str, Any]) -> list[str]:
+    found = document.get("unreadable")
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _valid(run: Mapping[str, Any]) -> bool | None:
@@ -102,7 +109,11 @@ def _first(w: Words, document: Mapping[str, Any], sweep: Any) -> list[Block]:
     answer = document.get("answer")
     if isinstance(answer, Mapping):
         blocks += _statements(w, answer)
-    return blocks or [Para(w("The runs of this suite stand below."))]
+    blocks = blocks or [Para(w("The runs of this suite stand below."))]
+    if lost := _unreadable(document):
+        title = w("Runs that cannot be read, and are in no number here")
+        blocks.append(Card(title, [Bullets([Said(text, foreign=True) for text in lost])], "warn"))
+    return blocks
 
 
 def _statements(w: Words, answer: Mapping[str, Any]) -> list[Block]:
@@ -149,6 +160,8 @@ def _cell(value: Any, unit: str) -> Inline:
     n = number(value)
     if n is None:
         return str(value) if isinstance(value, str) else "-"
+    if unit == "tokens_per_s":
+        return Num(f"{figures(n)} tok/s", n)
     form = {"s": seconds, "bytes": size, "ratio": percent, "tokens": whole}.get(unit)
     if form is not None:
         return Num(form(n), n)

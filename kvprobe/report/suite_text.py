@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvprobe.diagnose.causes import HEALTHY
 from kvprobe.diagnose.suite_answer import Answer, Column
 from kvprobe.diagnose.suite_judge import JudgedRun, SuiteResult
 from kvprobe.report.ink import Ink
-from kvprobe.summary.sweep import BAD, Bound, Step, load_text
+from kvprobe.report.kept_up import words_of_run
+from kvprobe.summary.sweep import BAD, Bound, Step, Verdict, load_text
 from kvprobe.summary.sweep_result import SweepResult
 from kvprobe.summary.units import figures, percent, plural, seconds, size, whole
 
@@ -23,7 +25,9 @@ _VERDICTS = {
     "cannot_tell": ("cannot tell", "dim"),
 }
 UNKNOWN = "-"
-ROOMY_COLUMNS = 98
+BACKLOG = 2
+LEFT_OUT_IN_ORDER = (5, 7, 4, 6, 3, 1)
+"""Of a sweep's table on a narrow screen: p99, output, p95, TPOT, p50, served. Its verdict never."""
 
 
 def render_suite(result: SuiteResult, console: Console) -> None:
@@ -124,15 +128,11 @@ def _sweep(ink: Ink, sweep: SweepResult) -> None:
     ink.blank()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     titles = [sweep.unit, "served/s", "backlog/s [95 %]", "TTFT p50", "p95", "p99", "TPOT p50", "output", ""]
-    # A closed loop has no backlog: a user waits.
-    left_out = {2} if sweep.axis == "users" else set()
-    if ink.console.width < ROOMY_COLUMNS:
-        left_out |= {5, 7}  # p99 and output: in JSON, and on a wider screen
-    shown = [i for i in range(len(titles)) if i not in left_out]
+    rows_of = [_step_cells(ink, step) for step in sweep.steps]
+    shown = _fitting(titles, rows_of, ink.console.width, closed=sweep.axis == "users")
     for i in shown:
         table.add_column(titles[i], justify="left" if not titles[i] else "right", no_wrap=True)
-    for step in sweep.steps:
-        cells = _step_cells(ink, step)
+    for cells in rows_of:
         table.add_row(*(cells[i] for i in shown))
     ink.console.print(table)
     rows = [
@@ -141,6 +141,18 @@ def _sweep(ink: Ink, sweep: SweepResult) -> None:
     ink.rows(rows, label_style="")
     for note in sweep.notes:
         ink.rows([("note", ink.text(note))])
+
+
+def _fitting(titles: list[str], rows: list[list[Text]], columns: int, *, closed: bool) -> list[int]:
+    """The columns that a screen of so many has room for: what is left out is in JSON, and on a wider one."""
+    # A closed loop has no backlog: a user waits.
+    shown = [i for i in range(len(titles)) if not (closed and i == BACKLOG)]
+    for left_out in LEFT_OUT_IN_ORDER:
+        widths = [max(len(titles[i]), *(row[i].cell_len for row in rows), 0) + 2 for i in shown]
+        if sum(widths) - 2 <= columns:
+            break
+        shown = [i for i in shown if i != left_out]
+    return shown
 
 
 def _step_cells(ink: Ink, step: Step) -> list[Text]:
@@ -169,18 +181,24 @@ def _bound(found: Bound | None) -> str:
 
 def _runs(ink: Ink, result: SuiteResult) -> None:
     ink.blank()
+    verdicts = {s.run_dir: s.verdict for s in result.sweep.steps} if result.sweep is not None else {}
     for i, judged in enumerate(result.runs):
-        ink.rows([("runs" if i == 0 else "", _run_line(ink, judged))])
+        line = _run_line(ink, judged, verdicts.get(judged.run.data.path.name))
+        ink.rows([("runs" if i == 0 else "", line)])
     for problem in result.data.unreadable:
         ink.rows([("unreadable", ink.text(problem.message, "yellow"))])
 
 
-def _run_line(ink: Ink, judged: JudgedRun) -> Text:
+def _run_line(ink: Ink, judged: JudgedRun, verdict: Verdict | None) -> Text:
     counted = judged.summary.requests
-    failed = f", {whole(counted.failed)} failed" if counted.failed else ""
-    primary = judged.diagnosis.primary
-    said = primary if judged.valid else "INVALID"
-    style = "bold red" if not judged.valid else "" if judged.diagnosis.findings else "green"
+    failed = f", {whole(counted.failed_before_end)} failed" if counted.failed_before_end else ""
+    failed += f", {whole(counted.cut_at_end)} cut off at the end" if counted.cut_at_end else ""
+    found = judged.diagnosis
+    words = words_of_run(found.primary, found.validity.warnings if found.validity else [], verdict)
+    said = "; ".join(word.replace("_", " ") if word == verdict else word for word in words)
+    style = "green" if words in (["sustained"], [HEALTHY]) else "bold red" if verdict in BAD else ""
+    if not judged.valid:
+        said, style = "INVALID", "bold red"
     return ink.join(
         (f"{judged.label}: ", "bold"),
         (f"{plural(counted.ok, 'request')} ok{failed}; ", ""),

@@ -62,6 +62,13 @@ def y_axis(drawing: Drawing, scale: Scale, left: float, right: float, form: Form
         drawing.text(left - 6, y + 4, form(value), "tick", "end")
 
 
+def count_axis(
+    drawing: Drawing, scale: Scale, left: float, right: float, form: Format, most: int = 5
+) -> None:
+    """A `y_axis` of things that are counted: no value between two whole numbers."""
+    y_axis(drawing, scale, left, right, form, max(1, min(most, int(scale.hi))))
+
+
 def x_axis(drawing: Drawing, scale: Scale, bottom: float, form: Format, top: float | None = None) -> None:
     """The baseline and its values; the first and last stay inside the drawing."""
     drawing.line(scale.start, bottom, scale.end, bottom, "axis")

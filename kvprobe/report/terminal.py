@@ -14,11 +14,14 @@ from kvprobe.evidence.rundata import RunData
 from kvprobe.gates.judge import GateResult
 from kvprobe.gates.numbers import sentence, verdict_word
 from kvprobe.report.ink import Ink
+from kvprobe.report.kept_up import behind
 from kvprobe.report.numbers import arrival_text, latency_table, load_rows
 from kvprobe.summary.build import Summary
+from kvprobe.summary.rates import CUT
 from kvprobe.summary.units import percent, plural, seconds, whole
 
 DETAIL_CHARS = 200
+LAGGED = "the server did not keep up with the load"
 FEW_REQUESTS = 20
 """A verdict that rests on fewer says so."""
 _CONFIDENCE_STYLE = {"certain": "bold red", "likely": "bold yellow", "suspected": "yellow"}
@@ -93,6 +96,9 @@ def _verdict(ink: Ink, summary: Summary, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
         ok = summary.requests.ok
         few = f" in {plural(ok, 'request')}, which is few" if ok < FEW_REQUESTS else ""
+        if behind(diagnosis) is not None:
+            ink.rows([("verdict", ink.join((LAGGED, "bold yellow"), ("; no other cause was found", "")))])
+            return
         healthy = f"nothing wrong was found{few}" if diagnosis.primary == HEALTHY else diagnosis.primary
         ink.rows([("verdict", ink.join((healthy, "bold green"), (f" ({diagnosis.primary})", "")))])
         return
@@ -112,17 +118,18 @@ def _failures(ink: Ink, summary: Summary) -> None:
     """Failures stand before every latency."""
     counted = summary.requests
     parts = [f"{whole(counted.sent)} sent", f"{whole(counted.ok)} ok"]
-    parts.append(f"{whole(counted.failed)} failed")
+    parts.append(f"{whole(counted.failed_before_end)} failed")
+    parts += [f"{whole(counted.cut_at_end)} cut off at the end"] if counted.cut_at_end else []
     parts += [f"{whole(counted.unsent)} unsent"] if counted.unsent else []
     parts += [f"{whole(counted.unfinished)} cut in flight"] if counted.unfinished else []
     lost = f" ({whole(counted.warmup_failed)} failed)" if counted.warmup_failed else ""
     warmup = f"; {plural(counted.warmup, 'warm-up request')} apart{lost}" if counted.warmup else ""
     span = f" in {seconds(summary.window.seconds)}" if summary.window.seconds else ""
-    style = "bold red" if counted.failed else ""
+    style = "bold red" if counted.failed_before_end else ""
     rows = [("requests", ink.text(", ".join(parts) + span + warmup, style))]
     if arrival := arrival_text(summary):
         rows.insert(0, ("load", ink.text(arrival)))
-    for group in summary.failures:
+    for group in (g for g in summary.failures if g.kind != CUT):
         statuses = ", ".join(f"{n} x {code}" for code, n in group.statuses.items())
         told = f" [{statuses}]" if statuses and group.kind in ("status", "throttled", "auth") else ""
         detail = ink.text(group.details[0], limit=DETAIL_CHARS).plain if group.details else ""
@@ -186,6 +193,9 @@ def _foot(ink: Ink, summary: Summary, diagnosis: Diagnosis) -> None:
     valid = diagnosis.validity is None or diagnosis.validity.valid
     ink.blank()
     told = diagnosis.primary if valid else f"INVALID measurement, {diagnosis.primary}"
+    if behind(diagnosis) is not None:
+        ink.rows([("verdict", ink.text(LAGGED, "bold yellow")), ("run directory", ink.text(summary.run_dir))])
+        return
     style = ("bold green" if not diagnosis.findings else "bold") if valid else "bold red"
     ink.rows([("verdict", ink.text(told, style)), ("run directory", ink.text(summary.run_dir))])
 

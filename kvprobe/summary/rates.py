@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -14,6 +14,8 @@ from kvprobe.evidence.records import CANCELLED, OpenedRequest, RequestRecord
 from kvprobe.summary.latency import NS, chunk_instants_ns
 from kvprobe.summary.quantiles import quantiles
 
+CUT: Final = "cancelled_at_end"
+"""In flight when the load was over, and given up by us: load that was left, no failure of the server's."""
 FAILURE_SAMPLES = 3
 FAILURE_SAMPLE_CHARS = 2_048
 
@@ -32,6 +34,13 @@ class Requests(msgspec.Struct, kw_only=True):
     warmup: int
     """Warm-up requests, in no other number here."""
     warmup_failed: int
+    cut_at_end: int = 0
+    """Of `failed`: still in flight when the load was over, and given up by us. No failure of the server's."""
+
+    @property
+    def failed_before_end(self) -> int:
+        """What failed while it was waited for."""
+        return self.failed - self.cut_at_end
 
 
 class FailureGroup(msgspec.Struct, kw_only=True):
@@ -112,12 +121,13 @@ def count(
         unfinished=open_measured,
         warmup=len(warmup) + sum(1 for o in unfinished if o.warmup),
         warmup_failed=sum(1 for r in warmup if r.failure is not None),
+        cut_at_end=failures[CUT],
     )
 
 
 def is_unsent(record: RequestRecord) -> bool:
     """Wanted by the schedule and never tried. A connection that was refused was tried, and failed."""
-    return record.sent_ns is None and record.failure in (None, "cancelled_at_end")
+    return record.sent_ns is None and record.failure in (None, CUT)
 
 
 def failure_groups(measured: Sequence[RequestRecord]) -> list[FailureGroup]:

@@ -17,8 +17,6 @@ SKIPPED_SHARE = 0.2
 """Of the step: at its start the requests in flight rise to their level, whatever the rate."""
 PERCENTILES = ("p50", "p95", "p99")
 QUEUE = "engine.queue_seconds"
-CUT = "cancelled_at_end"
-"""What was in flight when the step was over: backlog, and no failure of the server's."""
 
 
 def step_of(run: RunData, summary: Summary, load: float, *, valid: bool, because: str | None) -> Step:
@@ -119,5 +117,4 @@ def _failed_share(summary: Summary) -> float | None:
     counted = summary.requests
     if not counted.intended:
         return None
-    failed = counted.failed - counted.by_failure.get(CUT, 0)
-    return (failed + counted.unsent) / counted.intended
+    return (counted.failed_before_end + counted.unsent) / counted.intended

@@ -17,6 +17,10 @@ def seconds(value: float) -> str:
     return f"{figures(value * 1e6)} us" if value else "0 ms"
 
 
+MOST_PERCENT = 1_000_000
+"""Whatever says more is no share, and its digits mean nothing."""
+
+
 def figures(value: float) -> str:
     """Three figures without an exponent."""
     size = abs(value)
@@ -28,6 +32,10 @@ def figures(value: float) -> str:
 def percent(ratio: float) -> str:
     """`92.9 %`, `0.00 %`; two figures after the point only where they say something."""
     value = 100 * ratio
+    if abs(value) >= MOST_PERCENT:
+        return f"over {MOST_PERCENT:,} %"
+    if abs(value) >= 1000:
+        return f"{value:,.0f} %"
     return f"{value:.1f} %" if abs(value) >= 1 or value == 0 else f"{value:.2f} %"
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 SCHEMA = "kvprobe.watch/1"
 
+LABEL_CHARS = 24
+"""Of an engine's own label on a screen; a page can hold one of any length."""
+
 State = Literal["read", "not_exported", "no_reading", "not_yet", "scrape_failed"]
 Verdict = Literal[
     "pressure",

@@ -12,13 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from kvprobe.diagnose.rules.pool import IDLE, RED_LINE
+from kvprobe.report.content import clipped
 from kvprobe.report.ink import Ink
 from kvprobe.summary.units import percent
 from kvprobe.watch import shown
-from kvprobe.watch.model import TargetView, WatchDocument
+from kvprobe.watch.model import LABEL_CHARS, TargetView, WatchDocument
 
 PANEL_COLUMNS = 62
 """Narrower panels stand under each other."""
+MOST_ENGINES = 32
+"""Shown by themselves, data-parallel ones; all are in JSON."""
 _LABEL = 10
 _FEWEST_CELLS = 6
 _COLOURS = {
@@ -128,10 +131,13 @@ def _tokens(view: TargetView) -> str:
 
 def _engines(view: TargetView) -> str:
     told = []
-    for e in view.engines:
+    for e in view.engines[:MOST_ENGINES]:
         use = percent(e.kv_usage) if e.kv_usage is not None else "?"
-        told.append(f"{e.engine}: {use}" + (f" ({e.waiting:.0f} waiting)" if e.waiting else ""))
-    return ", ".join(told)
+        told.append(
+            f"{clipped(e.engine, LABEL_CHARS)}: {use}" + (f" ({e.waiting:.0f} waiting)" if e.waiting else "")
+        )
+    more = len(view.engines) - MOST_ENGINES
+    return ", ".join(told) + (f", and {more} more" if more > 0 else "")
 
 
 def level(ink: Ink, usage: float, width: int) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from kvprobe.errors import Problem, TargetError
@@ -19,15 +19,17 @@ HISTORY = 240
 """KV readings that the sparkline can show."""
 
 
-def metrics_url(text: str, *, own_target: bool) -> str:
-    """The page of a server: `http://127.0.0.1:8000` (or `.../v1`) is looked at under /metrics.
-
-    Raises `UsageError` for what is no URL, `TargetError` for another machine without the user's word and for
-    addresses at which clouds hand out credentials.
-    """
+def page_address(text: str) -> str:
+    """The page of a server: `http://127.0.0.1:8000` (or `.../v1`) is looked at under /metrics. Raises
+    `UsageError` for what is no URL."""
     parts = urlsplit(page_url(text))
     bare = parts.path.rstrip("/") in ("", "/v1")
-    url = urlunsplit(parts._replace(path="/metrics")) if bare else urlunsplit(parts)
+    return urlunsplit(parts._replace(path="/metrics")) if bare else urlunsplit(parts)
+
+
+def check(url: str, *, own_target: bool) -> None:
+    """Raises `TargetError` for another machine without the user's word, for addresses at which clouds hand
+    out credentials, and for a name that nobody knows."""
     try:
         guard(url, own_target=own_target)
     except TargetError as error:
@@ -36,7 +38,6 @@ def metrics_url(text: str, *, own_target: bool) -> str:
         host = urlsplit(url).hostname
         message = f"`{host}` is not this machine, and nobody said that you may read its metrics"
         raise TargetError(Problem("guard", message, "add --i-own-this-target if you may")) from error
-    return url
 
 
 def is_local(url: str) -> bool:
@@ -52,19 +53,34 @@ class WatchedTarget:
     """Looks are made in any thread (`look`), taken in by one (`take`)."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str] | None = None, *, insecure: bool = False, interval_s: float
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        insecure: bool = False,
+        interval_s: float,
+        unchecked: Callable[[str], None] | None = None,
     ) -> None:
+        """`unchecked` is what has to pass before the first look, for a name that could not be resolved."""
         self.url = url
         self.shown = without_query(url)
         self.history: deque[tuple[float, float]] = deque(maxlen=HISTORY)
         """(seconds, KV use) for the sparkline."""
         self._client = MetricsClient(url, headers, insecure=insecure)
+        self._unchecked = unchecked
         self._window = Window(max(SPAN_S, 3 * interval_s))
         self._failure: ScrapeFailure | None = None
         self._gone_since_ns: int | None = None
 
     def look(self) -> Scrape:
         """One scrape, buckets included."""
+        if self._unchecked is not None:
+            try:
+                self._unchecked(self.url)
+            except TargetError as error:
+                failure = ScrapeFailure("unreachable", error.problems[0].message)
+                return Scrape(time.monotonic_ns(), 0.0, failure=failure)
+            self._unchecked = None
         return self._client.scrape(buckets=True)
 
     def take(self, scrape: Scrape) -> None:

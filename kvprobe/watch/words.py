@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kvprobe.diagnose.rules.pool import IDLE, QUEUED_SAMPLES, RED_LINE
-from kvprobe.watch.model import EngineView, Number, Reading, Verdict
+from kvprobe.report.content import clipped
+from kvprobe.watch.model import LABEL_CHARS, EngineView, Number, Reading, Verdict
 from kvprobe.watch.window import Window
 
 RESTART_SHOWN_S = 10.0
@@ -45,8 +46,7 @@ def reading(window: Window, numbers: Mapping[str, Number], engines: Sequence[Eng
     if waiting > 0:
         return _queueing_below(window, numbers, usage, waiting, queued)
     if usage < IDLE:
-        running = numbers["running"].value
-        if not running:
+        if numbers["running"].value == 0:
             return _say("idle", "idle: nothing runs and nothing waits")
         return _say(
             "idle", f"idle pool: {_share(usage)} in use and nothing waiting, so memory is not the limit"
@@ -117,9 +117,14 @@ def _without_usage(numbers: Mapping[str, Number], waiting: float | None, window:
         return _say("queueing_use_unknown", text)
     if waiting:
         return _say("queueing_use_unknown", f"{waiting:.0f} waiting now; KV use is not told")
-    if numbers["running"].value == 0:
+    runs = numbers["running"].value
+    if runs == 0 and waiting is not None:
         return _say("idle", "idle: nothing runs and nothing waits")
-    return _say("use_unknown", "nothing waiting; this engine does not tell its KV use")
+    told = numbers["kv_usage"].state == "not_exported"
+    use = "this engine does not tell its KV use" if told else "its KV use cannot be read now"
+    if waiting is not None:
+        return _say("use_unknown", f"nothing waiting; {use}")
+    return _say("use_unknown", f"{'nothing runs; ' if runs == 0 else ''}its queue is not known; {use}")
 
 
 def _one_engine(engines: Sequence[EngineView], mean: float) -> Reading | None:
@@ -128,9 +133,8 @@ def _one_engine(engines: Sequence[EngineView], mean: float) -> Reading | None:
     if mean >= RED_LINE or not full:
         return None
     worst = max(full, key=lambda e: (e.kv_usage or 0.0, e.waiting or 0.0))
-    shown = (
-        f"engine {worst.engine} is full ({_share(worst.kv_usage or 0.0)}) with {worst.waiting:.0f} waiting"
-    )
+    use, waiting = _share(worst.kv_usage or 0.0), f"{worst.waiting:.0f} waiting"
+    shown = f"engine {clipped(worst.engine, LABEL_CHARS)} is full ({use}) with {waiting}"
     text = f"{shown} while the mean of {len(engines)} is {_share(mean)}: pressure on one engine"
     return _say("pressure", text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvprobe.report.charts_capacity import number
-from kvprobe.report.charts_memory import best_hit
+from kvprobe.report.charts_memory import Bar, best_hit, waterfall
 from kvprobe.report.charts_prefix import branches, tree_chart
 from kvprobe.report.reduce import SPANS, peaks, steps
 from kvprobe.report.run_gaps import gaps
 from kvprobe.report.run_series import hit_share, output_rate, server_wait
 from kvprobe.report.scales import Scale, linear_ticks, log_ticks, nice_top, text_width
+from kvprobe.report.svg import Drawing, count_axis
 from kvprobe.report.words import words
 from tests.summary.synthetic import MS, T0, Made, S, record
 
@@ -54,6 +56,11 @@ def test_ticks_lie_inside_and_are_not_too_many(low: float, factor: float, most: 
     for ticks in (linear_ticks(low, high, most), log_ticks(low, high, most)):
         assert all(low * (1 - 1e-6) <= t <= high * (1 + 1e-6) for t in ticks)
         assert len(ticks) <= most + 1
+
+
+def test_an_axis_of_less_than_a_decade_has_enough_values_to_be_read() -> None:
+    for low, high in ((1.7, 3.6), (0.11, 0.19), (1.0, 4.9), (9.0, 11.0)):
+        assert len(log_ticks(low, high, 6)) >= 3, (low, high)
 
 
 def test_scales() -> None:
@@ -148,3 +155,17 @@ def test_only_whole_blocks_of_a_prefix_are_reused() -> None:
     assert best_hit(15, 16, 16) == 0.0
     assert best_hit(16, 16, 16) == 0.5
     assert best_hit(31, 16, 1) == 0.5
+
+
+def test_a_label_that_has_room_is_not_cut() -> None:
+    """The longest one makes the room; it was cut itself."""
+    bars = [Bar("tokens of running requests", 0.0, 4.0, "s1r"), Bar("free", 4.0, 9.0, "s2r")]
+    chart = waterfall(words("en"), "name", "title", "description", bars)
+    assert "tokens of running requests<" in chart.draw(900)[0]
+
+
+def test_a_few_requests_are_counted_in_whole_numbers() -> None:
+    for top in (1.0, 2.0, 3.0):
+        d = Drawing()
+        count_axis(d, Scale(0.0, top, 100.0, 0.0), 10.0, 100.0, lambda v: f"{v:g}", 4)
+        assert "." not in "".join(re.findall(r">([^<]+)</text>", d.out()))

@@ -14,8 +14,10 @@ import pytest
 from kvprobe.diagnose.judge import diagnose_run
 from kvprobe.diagnose.model import Diagnosis, Validity
 from kvprobe.evidence.rundata import RunData
+from kvprobe.report.content import Para, Report
 from kvprobe.report.document import run_document
 from kvprobe.report.html import render_html
+from kvprobe.report.html_page import render_page
 from kvprobe.report.words import Language
 from kvprobe.summary.build import summarise
 from tests.diagnose.test_judge import late_client, timestamp_first
@@ -207,3 +209,11 @@ def test_a_long_name_does_not_fill_the_first_screen() -> None:
     title = re.findall(r"<h1>(.*?)</h1>", html_of(made))[0]
     assert len(title) <= 120
     assert title.endswith("run report")
+
+
+def test_what_stands_between_backticks_is_code_and_stays_inert() -> None:
+    report = Report(lang="en", title="t", subtitle="s", badges=[], first=[], sections=[])
+    report.first = [Para("pass `--kv-memory 8MiB`, or `<img src=x onerror=alert(1)>`")]
+    page = render_page(report)
+    assert "<code>--kv-memory 8MiB</code>" in page
+    assert "<code>&lt;img src=x onerror=alert(1)&gt;</code>" in page

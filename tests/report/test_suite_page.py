@@ -70,3 +70,17 @@ def test_a_page_of_a_sweep_says_the_interval_and_nothing_of_it_is_active(lang: A
 )
 def test_a_damaged_document_is_still_a_page(damaged: dict[str, Any]) -> None:
     assert render_suite_page(damaged).endswith("</html>\n")
+
+
+def test_runs_that_cannot_be_read_are_named_and_none_is_no_good_sign() -> None:
+    document = {
+        "workload": "w",
+        "status": "complete",
+        "runs": [],
+        "unreadable": ["'<b>' is no run directory"],
+    }
+    page = render_suite_page(document)
+    assert "1 run cannot be read" in page
+    assert "&#x27;&lt;b&gt;&#x27; is no run directory" in page
+    assert 'class="good"' not in page
+    assert "No cause of trouble" not in page

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
-import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
-import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,13 +22,9 @@ from kvprobe.watch.model import watch_schema
 from tests.observe.conftest import PageServer
 from tests.reference_server.server_process import ServerProcess
 from tests.watch.pages import vllm
+from tests.watch.terminal import PATIENCE_S, Terminal, command
 
-PATIENCE_S = 60.0
 FULL = vllm(running=8, waiting=3, kv=0.97, made=100)
-
-
-def command(*argv: str) -> list[str]:
-    return [sys.executable, "-m", "kvprobe", "watch", *argv]
 
 
 def once(*argv: str) -> tuple[int, Any]:
@@ -55,6 +44,17 @@ def test_once_gives_one_document_and_shows_what_is_not_reachable(server: Any) ->
     assert here["reading"] == {"id": "pressure", "text": "full and queueing: pressure"}
     assert (gone["reachable"], gone["failure"]["kind"]) == (False, "unreachable")
     assert gone["numbers"]["kv_usage"]["state"] == "scrape_failed"
+
+
+def test_of_several_a_name_that_nobody_knows_is_shown_so(server: Any) -> None:
+    server.page = FULL
+    code, document = once(server.url, "http://no-such-host.invalid", "--i-own-this-target")
+    assert code == 0
+    here, gone = document["targets"]
+    assert here["reachable"]
+    assert (gone["reachable"], gone["failure"]["kind"]) == (False, "unreachable")
+    assert "cannot resolve" in gone["reading"]["text"]
+    assert once(server.url, "http://169.254.169.254")[0] == 3, "what is refused is not tried later"
 
 
 @pytest.mark.parametrize(
@@ -151,57 +151,6 @@ def test_nobody_reads_any_more(server: Any, watching: Callable[..., subprocess.P
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(PATIENCE_S) == 141
-
-
-class Terminal:
-    """A pseudo-terminal with `kvprobe watch` in it."""
-
-    def __init__(self, *argv: str, environment: dict[str, str] | None = None) -> None:
-        self.seen = ""
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
-        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        self._process = subprocess.Popen(
-            command(*argv, "--interval", "200ms"),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**kept, "TERM": "xterm-256color", **(environment or {})},
-            start_new_session=True,
-        )
-        os.close(slave)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:  # the test failed before its end
-            self._process.kill()
-            self._process.wait()
-        os.close(self._master)
-
-    def until(self, *texts: str) -> str:
-        """Read until the screen was painted with all of `texts`; what was read since the last call."""
-        begin, deadline = len(self.seen), time.monotonic() + PATIENCE_S
-        while not all(text in self.seen[begin:] for text in texts):
-            if time.monotonic() > deadline or not self._read():
-                raise AssertionError(f"{texts!r} not in {self.seen[begin:]!r}")
-        return self.seen[begin:]
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self._process.send_signal(number)
-        while self._read():
-            pass
-        return self._process.wait(PATIENCE_S)
-
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
-        try:
-            data = os.read(self._master, 65536) if ready else b""
-        except OSError:  # the other end is closed
-            return False
-        self.seen += data.decode("utf-8", "replace")
-        return bool(data)
 
 
 def test_a_terminal_gets_a_page_that_renews_itself(server: Any) -> None:

@@ -156,3 +156,12 @@ def test_the_document_keeps_its_schema() -> None:
                 assert (number["value"] is None) == (number["state"] != "read")
     infinite = watched(vllm(kv="+Inf", running="-Inf", made="NaN"))
     json.dumps(document(shown(infinite)), allow_nan=False)
+
+
+def test_many_engines_with_long_labels_do_not_fill_the_screen() -> None:
+    many = "".join(vllm(engine=f"{'9' * 4000}{i}", running=1, waiting=0, kv=0.5) for i in range(100))
+    target = watched(many, many)
+    text = drawn(shown(target), target, width=100)
+    assert len(text.splitlines()) < 60
+    assert "and 68 more" in text
+    assert len(shown(target).targets[0].engines) == 100, "the document has all"

@@ -52,6 +52,26 @@ def test_the_words_of_a_situation(pages: list[str], verdict: str, words: str) ->
     assert (said.id, said.text) == (verdict, words)
 
 
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (vllm(running=3), "its queue is not known; this engine does not tell its KV use"),
+        (vllm(running=0), "nothing runs; its queue is not known; this engine does not tell its KV use"),
+        (vllm(running=3, waiting="+Inf", kv=-5), "its queue is not known; its KV use cannot be read now"),
+        (vllm(running=3, waiting=0, kv="NaN"), "nothing waiting; its KV use cannot be read now"),
+        (vllm(running=3, waiting=0), "nothing waiting; this engine does not tell its KV use"),
+    ],
+)
+def test_what_a_page_does_not_tell_is_not_said_to_be_none(page: str, words: str) -> None:
+    said = says([page] * 2)
+    assert (said.id, said.text) == ("use_unknown", words)
+
+
+def test_no_reading_of_what_runs_is_not_told_as_nothing_runs() -> None:
+    said = says([vllm(running="NaN", waiting=0, kv=0.1)] * 2)
+    assert said.text == "idle pool: 10 % in use and nothing waiting, so memory is not the limit"
+
+
 def test_a_falling_hit_rate_is_a_sign_of_pressure_and_a_steady_one_is_not() -> None:
     def pages(hits: list[int]) -> list[str]:
         return [vllm(running=8, waiting=0, kv=0.95, queries=1000 * i, hits=h) for i, h in enumerate(hits)]

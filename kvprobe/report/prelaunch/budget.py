@@ -254,4 +254,4 @@ def _steps(view: Prelaunch) -> Table:
 
 def fill(view: Prelaunch, command: str) -> Para:
     """What would fill a section that is empty."""
-    return Para(Said(view.w("Not known yet. This would fill it: {command}", command=command), "dim"))
+    return Para(Said(view.w("Not known yet. This would fill it: {command}", command=f"`{command}`"), "dim"))

@@ -60,8 +60,8 @@ def _of_load(view: Prelaunch) -> Iterator[Risk]:
     elif m.kv_usage_max is not None and m.kv_usage_max >= 0.9:
         text = w("The cache was {n} full: a burst will queue or preempt.", n=percent(m.kv_usage_max))
         yield Risk(text, platform, 2)
-    if counted.failed:
-        share = counted.failed / max(1, counted.sent)
+    if counted.failed_before_end:
+        share = counted.failed_before_end / max(1, counted.sent)
         yield Risk(w("{n} of the requests failed in the test.", n=percent(share)), platform, 1)
     if rate.got is not None and rate.ceiling and rate.got < POOR_HITS * rate.ceiling:
         a, b = percent(rate.got), percent(rate.ceiling)

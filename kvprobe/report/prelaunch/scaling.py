@@ -62,7 +62,7 @@ def _thresholds(view: Prelaunch, have: Measure | None) -> Table:
 def _counts(view: Prelaunch, have: Measure, need: Measure) -> list[tuple[str, Inline]]:
     w, n = view.w, math.ceil(need.value / (SAFE_SHARE * have.value))
     told = w(
-        "{n} = demand {need} / ({share} x {have}), whole",
+        "{n} = demand {need} / ({share} x {have}), rounded up",
         n=n,
         need=amount(view, need),
         share=f"{SAFE_SHARE:g}",
@@ -147,7 +147,7 @@ def _draw(found: list[Change], width: int) -> tuple[str, int]:
     d = Drawing()
     narrow = width < 500
     row = 40.0 if narrow else 26.0
-    left = 0.0 if narrow else min(left_margin([c.label for c in found]), width * 0.42)
+    left = 0.0 if narrow else min(left_margin([c.label for c in found]), width * 0.5)
     room = text_width("+1,000 %", FONT_PX) + 8
     low = min(0.0, *(c.share for c in found))
     high = max(0.0, *(c.share for c in found))

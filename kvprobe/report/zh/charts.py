@@ -11,6 +11,7 @@ CHARTS: Final[dict[str, str]] = {
     "Summary": "概要",
     "Contents": "目录",
     "The numbers of this chart": "查看图中数据",
+    "{n} of {all} rows, evenly spread; report.html has all": "{all} 行中均匀选取的 {n} 行；全部见 report.html",
     "... and {n} more rows, in report.html": "……其余 {n} 行见 report.html",
     "Up and to the left is better. The knee lies between {a} and {b}: beyond it more load buys "
     "little throughput and much waiting.": "越靠左上越好。拐点在 {a} 与 {b} 之间：越过它再加负载，"

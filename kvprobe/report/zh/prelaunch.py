@@ -128,7 +128,7 @@ PRELAUNCH: Final[dict[str, str]] = {
     "What a change would do to the requests that fit at once": "各项改动对可同时容纳请求数的影响",
     "Against the plan; every bar is the plan calculated again with one thing changed.": "以规划为基准；每一条"
     "都是只改动一项后重新计算的结果。",
-    "{n} = demand {need} / ({share} x {have}), whole": "{n} = 需求 {need} /（{share} x {have}），向上取整",
+    "{n} = demand {need} / ({share} x {have}), rounded up": "{n} = 需求 {need} /（{share} x {have}），向上取整",
     "with one to spare (N+1)": "含一个备用（N+1）",
     "add a replica from": "达到多少时增加副本",
     "{n} requests/s a replica ({share} of its capacity)": "每副本 {n} 请求/s（其容量的 {share}）",

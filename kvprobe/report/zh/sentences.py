@@ -25,7 +25,17 @@ SENTENCES: Final[dict[str, str]] = {
     "the prefix counters did not move": "前缀计数器没有变化",
     "the prefix counters hold others' requests": "前缀计数器混入了他人的请求",
     "censored: longer than {} s, when the wait was cut short": "被截断：等待在 {} 秒时中断，实际更长",
+    # the plan
+    "lengths between {} follow a lognormal through them; above it up to max at an even pace in ln(tokens) (max "
+    "{})": "{} 之间的长度按经过这些点的对数正态分布；其上直到最大值（{}），按 ln(token) 均匀分布",
+    "given by --available-kv": "由 --available-kv 给定",
     # validity
+    "the server does not keep up: {} requests/s were sent and {}/s done, so {} had piled up when the last one "
+    "was sent; TTFT is mostly waiting, and its percentiles depend on the length of the run: do not quote "
+    "them": "服务端未跟上负载：每秒发出 {} 个请求、完成 {} 个，最后一个发出时已积压 {} 个；TTFT 大部分是等待，"
+    "其百分位取决于运行时长，请勿引用",
+    "no steady state: {} rose by {} % over the window; percentiles depend on the length of the run": "未达稳态："
+    "{} 在窗口内上升了 {} %；百分位取决于运行时长",
     "client and server share this machine's {} cores: each takes time from the other": "客户端与服务端共用本机的 {} "
     "个核：彼此争用 CPU",
     "client and server share the cores of this machine: each takes time from the other": "客户端与服务端共用本机的核："
