@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from reference_server.engine import Engine
 from reference_server.errors import RequestError
+from reference_server.logprobs import Form, TokenLogprobs
 from reference_server.sequence import FinishReason, Sequence
 from reference_server.streams import TokenEvent, TokenStream
 from reference_server.wire import (
@@ -40,6 +41,8 @@ class AnswerForm:
     chat: bool
     streamed: bool
     include_usage: bool
+    logprobs: Form | None = None
+    """How log probabilities are told; None where they are not wanted."""
 
 
 class Answer:
@@ -62,6 +65,7 @@ class Answer:
         self._write_seconds = write_seconds
         self._deadline_seconds = deadline_seconds
         self._deadline = 0.0
+        self._untold: list[TokenLogprobs] = []
         self.on_close: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,10 +142,18 @@ class Answer:
     def _chunk(self, writer: ChunkWriter, event: TokenEvent) -> bytes:
         if event.error is not None:
             return error_event(event.error)
+        self._untold += [event.logprobs] if event.logprobs is not None else []
         # A token that ends inside a character has no text yet; its text comes with the next one.
         if not event.text and event.finished is None:
             return b""
-        return writer.token(event.text, event.finished, event.stopped_by)
+        return writer.token(event.text, event.finished, event.stopped_by, self._told())
+
+    def _told(self) -> dict[str, Any] | None:
+        """The log probabilities since they were last told."""
+        if self._form.logprobs is None:
+            return None
+        found, self._untold = self._untold, []
+        return self._form.logprobs.told(found)
 
     def _ending(self, writer: ChunkWriter, last: TokenEvent, num_output: int) -> bytes:
         if self._form.include_usage and last.error is None:
@@ -156,6 +168,7 @@ class Answer:
         if last.error is not None:
             await error_response(RequestError(last.status, last.error))(scope, receive, send)
             return
+        self._untold = [event.logprobs for event in events if event.logprobs is not None]
         answer = whole_answer(
             chat=self._form.chat,
             request_id=self._sequence.request_id,
@@ -163,6 +176,7 @@ class Answer:
             text="".join(event.text for event in events),
             finished=last.finished or FinishReason.STOP,
             stopped_by=last.stopped_by,
+            logprobs=self._told(),
             numbers=self._usage(last, sum(event.token is not None for event in events)),
         )
         response = json_response(answer, headers={"x-request-id": self._sequence.request_id})

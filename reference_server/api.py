@@ -23,6 +23,7 @@ from reference_server.detokenizer import TextStream
 from reference_server.engine import Engine
 from reference_server.errors import RequestError
 from reference_server.limits import BearerKey, HeaderLimit, Limits, parse_json, read_body, read_json
+from reference_server.logprobs import ChatLogprobs, CompletionLogprobs, Form
 from reference_server.metrics import Metrics
 from reference_server.models.tokenizer import Tokenizer
 from reference_server.openapi import document
@@ -201,9 +202,16 @@ class Api:
             timeline=Timeline(arrived=time.monotonic()),
             stop_tokens=frozenset() if body.ignore_eos else self._tokenizer.eos_tokens,
             min_tokens=body.checked_min_tokens(max_tokens),
+            logprobs=body.alternatives(),
         )
         stream = TokenStream(request_id, self._limits.queued_events, self._engine.abort)
-        form = AnswerForm(self._config.served_model, chat, body.stream, body.include_usage)
+        form = AnswerForm(
+            self._config.served_model,
+            chat,
+            body.stream,
+            body.include_usage,
+            logprobs=None if sequence.logprobs is None else _logprobs_form(self._tokenizer, chat=chat),
+        )
         return self._answer_kind(
             self._engine,
             sequence,
@@ -220,6 +228,10 @@ class Api:
                 f"The model `{model[:100]}` does not exist. Available: {self._config.served_model}.",
                 param="model",
             )
+
+
+def _logprobs_form(tokenizer: Tokenizer, *, chat: bool) -> Form:
+    return ChatLogprobs(tokenizer) if chat else CompletionLogprobs(tokenizer)
 
 
 class _Slot:

@@ -200,7 +200,12 @@ class EngineCore:
             text += sequence.text.finish()
             self._forget(sequence)
         event = TokenEvent(
-            token, text, sequence.cached_tokens, sequence.finished, stopped_by=sequence.text.stopped_by
+            token,
+            text,
+            sequence.cached_tokens,
+            sequence.finished,
+            stopped_by=sequence.text.stopped_by,
+            logprobs=sequence.last_logprobs,
         )
         return sequence.request_id, event
 

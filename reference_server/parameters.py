@@ -36,7 +36,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "length_penalty": (1,),
     "logit_bias": ({},),
     "logits_processors": ([],),
-    "logprobs": (False,),
     "min_p": (0,),
     "modalities": (["text"],),
     "n": (1,),
@@ -52,7 +51,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_k": (-1, 0),
-    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
@@ -84,5 +82,5 @@ def _refusal(name: str) -> str:
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equal, with true and false told from 1 and 0: `logprobs=0` asks for log probabilities."""
+    """Equal, with true and false told from 1 and 0: `n=true` is no number of choices."""
     return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

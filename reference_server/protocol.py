@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from reference_server.errors import RequestError
+from reference_server.logprobs import MOST
 from reference_server.models.tokenizer import ChatError, Tokenizer
 from reference_server.sampler import SamplingParams
 
@@ -15,6 +16,7 @@ TopP = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Stops = Stop | Annotated[list[Stop], msgspec.Meta(max_length=16)]
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -90,6 +92,16 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+
+    def alternatives(self) -> int | None:
+        """How many beside each token; None where no log probabilities are wanted."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise RequestError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+            return None
+        return self.top_logprobs or 0
 
     def wanted_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
@@ -103,6 +115,17 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[int | str]
+    logprobs: Alternatives | bool | None = None
+    top_logprobs: Alternatives | None = None
+
+    def alternatives(self) -> int | None:
+        """How many beside each token; None where no log probabilities are wanted."""
+        if self.logprobs is True:
+            raise RequestError(400, "logprobs is a number of alternatives here", param="logprobs")
+        if self.top_logprobs:
+            message = "top_logprobs is a parameter of chats; here logprobs is the number of alternatives"
+            raise RequestError(400, message, param="top_logprobs")
+        return None if self.logprobs is False else self.logprobs
 
     def wanted_tokens(self) -> int | None:
         """OpenAI's default for this endpoint is 16."""

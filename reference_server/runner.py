@@ -12,6 +12,7 @@ from reference_server.attention.backend import TokenSpan
 from reference_server.attention.graphs import DecodeGraphs
 from reference_server.attention.paged import TritonAttention
 from reference_server.kv.pool import NULL_BLOCK_ID
+from reference_server.logprobs import of_choice
 from reference_server.models.llama import LlamaModel, PlanT
 from reference_server.models.tokenizer import Tokenizer
 from reference_server.sampler import sample
@@ -61,6 +62,7 @@ class ModelRunner:
             chosen = sample(logits, [s.chooser for s in sequences])
             for i, token in zip(wanted, chosen, strict=True):
                 sampled[i] = token
+            _tell_logprobs(logits, sequences, chosen)
         self.busy_seconds_total += time.perf_counter() - started
         self.bytes_read_total += self._model.weights.pass_bytes + self._kv_bytes(spans)
         self.tokens_total += len(tokens)
@@ -129,6 +131,13 @@ class ModelRunner:
             for span in spans
             for window in self._windows
         )
+
+
+def _tell_logprobs(logits: torch.Tensor, sequences: list[Sequence], chosen: list[int]) -> None:
+    """Where a sequence asks for them; forbidden tokens are at minus infinity already."""
+    for row, (sequence, token) in enumerate(zip(sequences, chosen, strict=True)):
+        if sequence.logprobs is not None:
+            sequence.last_logprobs = of_choice(logits[row], token, sequence.logprobs)
 
 
 def _flatten(work: Sequences[Scheduled]) -> tuple[list[int], list[int], list[TokenSpan]]:

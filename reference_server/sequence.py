@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reference_server.detokenizer import TextStream
     from reference_server.kv.prefix import HashChain
+    from reference_server.logprobs import TokenLogprobs
     from reference_server.sampler import TokenChooser
 
 
@@ -52,6 +53,10 @@ class Sequence:
     """Any of these ends it; none where the request ignores the end of sequence."""
     min_tokens: int = 0
     """Before so many are generated, neither end of sequence nor a stop string ends it."""
+    logprobs: int | None = None
+    """How many alternatives are told beside each token's log probability; None for no log probabilities."""
+    last_logprobs: TokenLogprobs | None = None
+    """Of the token that was sampled last, where they are told; the runner's own."""
     num_computed: int = 0
     block_table: Sequences[int] = field(default_factory=list)
     """Where its KV data lies: ids of blocks, in order; a `range` where they lie in one piece. Only the

@@ -6,8 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from reference_server.sequence import FinishReason
+
+if TYPE_CHECKING:
+    from reference_server.logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class TokenEvent:
     error: str | None = None
     status: int = 500
     """HTTP status of an error that comes before the first token."""
+    logprobs: TokenLogprobs | None = None
 
 
 class TokenStream:

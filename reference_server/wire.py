@@ -67,12 +67,20 @@ class ChunkWriter:
         self._before_text = (
             self._head + b',"choices":[{"index":0,' + (b'"delta":{"content":' if chat else b'"text":')
         )
-        self._after_text = (b"}" if chat else b"") + b',"logprobs":null,"finish_reason":'
+        self._after_text = (b"}" if chat else b"") + b',"logprobs":'
+        self._no_text = self._after_text + b'null,"finish_reason":null}]}\n\n'
         self._opened = False
 
-    def token(self, text: str, finished: FinishReason | None, stopped_by: str | None = None) -> bytes:
+    def token(
+        self,
+        text: str,
+        finished: FinishReason | None,
+        stopped_by: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> bytes:
         """One token; the first of a chat comes with the role, in one write."""
         chunk = self._before_text + _encode(text) + self._after_text
+        chunk += (b"null" if logprobs is None else _encode(logprobs)) + b',"finish_reason":'
         if finished is None:
             chunk += b"null}]}\n\n"
         else:
@@ -85,7 +93,7 @@ class ChunkWriter:
     def opening(self) -> bytes:
         """A chunk before the first token: a chat's role, or no text at all."""
         self._opened = True
-        return self._role() if self._chat else self._before_text + b'""' + self._after_text + b"null}]}\n\n"
+        return self._role() if self._chat else self._before_text + b'""' + self._no_text
 
     def _role(self) -> bytes:
         choices = b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
@@ -103,6 +111,7 @@ def whole_answer(
     text: str,
     finished: FinishReason,
     stopped_by: str | None,
+    logprobs: dict[str, Any] | None,
     numbers: dict[str, Any],
 ) -> dict[str, Any]:
     """The answer to a request that does not stream."""
@@ -111,7 +120,7 @@ def whole_answer(
         choice["message"] = {"role": "assistant", "content": text}
     else:
         choice["text"] = text
-    choice |= {"logprobs": None, "finish_reason": finished.value, "stop_reason": stopped_by}
+    choice |= {"logprobs": logprobs, "finish_reason": finished.value, "stop_reason": stopped_by}
     return {
         "id": request_id,
         "object": "chat.completion" if chat else "text_completion",

@@ -94,7 +94,7 @@ def diagnose_suite(folder: Path) -> Diagnosis:
 
 def request_log(paths: Sequence[str]) -> str | None:
     """The one request log (OpenAI JSON lines) among the paths; null when there is none."""
-    from kvprobe.prefixes.intake import is_request_log
+    from kvprobe.prefixes.sniff import is_request_log
 
     found = [p for p in paths if p != "-" and os.path.isfile(p) and is_request_log(p)]
     if found and len(paths) > 1:
@@ -122,7 +122,13 @@ def diagnose_request_log(path: str, args: argparse.Namespace) -> Diagnosis:
             else [(0, args.metrics, _read_saved(args.metrics))]
         )
         known = of_page(known, pages[-1][2], given)
-    return diagnose_requests(log, analyse(log.sent, known, tokens_of=tokenizer_of(args.model_config)))
+    found = analyse(
+        log.sent,
+        known,
+        tokens_of=tokenizer_of(args.model_config),
+        not_given=log.requests - len(log.sent),
+    )
+    return diagnose_requests(log, found)
 
 
 def _option(args: argparse.Namespace, name: str) -> str | None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvprobe.cli.options import add_common, from_environment
-from kvprobe.errors import Exit, Problem, UsageError
+from kvprobe.errors import Problem, UsageError
 
 if TYPE_CHECKING:
-    from kvprobe.quality.conduct import Question
+    from kvprobe.quality.question import Question
 
 MAX_ITEMS = 5_000
 
@@ -63,16 +63,16 @@ def run(args: argparse.Namespace) -> int:
         from kvprobe.report.quality_text import render_quality
 
         with log_to_stderr(quiet=args.quiet, verbose=args.verbose):
-            found = compare_quality(question, _progress(quiet=args.quiet))
+            found, code = compare_quality(question, _progress(quiet=args.quiet))
     if args.json:
         emit(json.dumps(found.to_json(), allow_nan=False) + "\n")
     else:
         show(lambda page: render_quality(found, page), no_color=args.no_color)
-    return Exit.OK
+    return code
 
 
 def _question(args: argparse.Namespace, scratch: Path) -> Question:
-    from kvprobe.quality.conduct import Question
+    from kvprobe.quality.question import Question
 
     formats = _formats(args)
     served = ("--model", args.model) if formats is not None and args.model is not None else ()

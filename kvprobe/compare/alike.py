@@ -19,8 +19,11 @@ def unlike_keys(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, An
     return [(k, flat_a.get(k), flat_b.get(k)) for k in keys if flat_a.get(k) != flat_b.get(k)]
 
 
-def require_alike(a: RunData, b: RunData) -> None:
-    """Raises UsageError (exit 2) naming what was sent differently."""
+def require_alike(a: RunData, b: RunData, hashes: tuple[str | None, str | None]) -> str | None:
+    """Raises UsageError (exit 2) naming what was sent differently; returns what is doubtful about it.
+
+    The hash goes by what a trace holds, and not by where it lies: it decides where both runs have one.
+    """
     for run in (a, b):
         if not run.workload:
             message = "this run does not say what was sent: its workload.yaml is missing or cannot be read"
@@ -28,13 +31,31 @@ def require_alike(a: RunData, b: RunData) -> None:
                 Problem("unlike_runs", message, "compare runs that still have it", str(run.path))
             )
     unlike = unlike_keys(a.workload, b.workload)
+    same_hash = hashes[0] == hashes[1] if None not in hashes else None
+    if same_hash:
+        return None
     if not unlike:
-        return
+        return None if same_hash is None else _same_keys_only(a, b)
     shown = "; ".join(f"{key}: {_shown(x)} in A, {_shown(y)} in B" for key, x, y in unlike[:SHOWN_KEYS])
     more = f"; and {len(unlike) - SHOWN_KEYS} more" if len(unlike) > SHOWN_KEYS else ""
     message = f"the two runs sent different work, so that their numbers say nothing about each other: {shown}"
     fix = "run one workload twice, and change only the server or its settings in between"
     raise UsageError(Problem("unlike_runs", message + more, fix))
+
+
+def _same_keys_only(a: RunData, b: RunData) -> str:
+    """The keys agree and the hashes do not. Of one version of kvprobe, the content was another."""
+    versions = [run.environment.get("kvprobe") for run in (a, b)]
+    if versions[0] == versions[1]:
+        message = (
+            "the two runs name the same workload, and their hashes differ: a file that it names, such as a "
+            "trace, held other content"
+        )
+        raise UsageError(Problem("unlike_runs", message, "run one workload twice, with the same files"))
+    return (
+        f"the workloads have the same keys and other hashes, made by kvprobe {_shown(versions[0])} and "
+        f"{_shown(versions[1])}: whether the same was sent is not certain"
+    )
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

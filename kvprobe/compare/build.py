@@ -37,7 +37,7 @@ Judged = tuple[RunData, Summary, Diagnosis]
 
 def compare_runs(a: Judged, b: Judged) -> Comparison:
     """Raises UsageError (`unlike_runs`) when the two did not send the same work."""
-    require_alike(a[0], b[0])
+    doubt = require_alike(a[0], b[0], (a[1].workload_hash, b[1].workload_hash))
     settings = differences(a[0], b[0])
     sampled = _sampled(*a[:2]), _sampled(*b[:2])
     rows = _rows(sampled, a, b)
@@ -45,11 +45,16 @@ def compare_runs(a: Judged, b: Judged) -> Comparison:
     return Comparison(
         a=sides[0],
         b=sides[1],
-        same_workload=True,
+        same_workload=doubt is None,
         summary=summary_sentence(rows, settings, _empty(sides)),
         settings=settings,
         rows=rows,
-        warnings=[*_warnings(sides, a, b), *_survivors(sampled), *_drifts(sampled)],
+        warnings=[
+            *([doubt] if doubt is not None else []),
+            *_warnings(sides, a, b),
+            *_survivors(sampled),
+            *_drifts(sampled),
+        ],
     )
 
 
@@ -123,6 +128,12 @@ def _warnings(sides: tuple[Side, Side], a: Judged, b: Judged) -> list[str]:
             out.append(f"{letter} is INVALID: {'; '.join(side.reasons)}")
         if side.status != "complete":
             out.append(f"{letter} is {side.status}: it did not run to its planned end")
+    for letter, (run, _, _) in zip("AB", (a, b), strict=True):
+        if not run.environment:
+            out.append(
+                f"{letter} does not say how it was made (its environment.json is missing or cannot be read): "
+                "settings may differ that are not shown"
+            )
     tokens_a, tokens_b = (s[1].metrics.prompt_tokens.got_median for s in (a, b))
     if tokens_a and tokens_b and abs(tokens_a - tokens_b) > SAME_LENGTH * max(tokens_a, tokens_b):
         out.append(
@@ -131,7 +142,18 @@ def _warnings(sides: tuple[Side, Side], a: Judged, b: Judged) -> list[str]:
         )
     if sides[0].run_dir == sides[1].run_dir:
         out.append("A and B are the same directory")
+    elif _same_rows(a[0], b[0]):
+        out.append("A and B hold the same requests, at the same instants: one is a copy of the other")
     return out
+
+
+def _same_rows(a: RunData, b: RunData) -> bool:
+    """Instants of two runs are never all the same, to the nanosecond."""
+    stamps = [
+        sorted((r.sent_ns, r.first_byte_ns or 0, r.end_ns or 0) for r in run.records if r.sent_ns is not None)
+        for run in (a, b)
+    ]
+    return bool(stamps[0]) and stamps[0] == stamps[1]
 
 
 def _drifts(sampled: tuple[make.Sampled, make.Sampled]) -> list[str]:

@@ -26,9 +26,9 @@ def summary_sentence(rows: Sequence[Row], settings: Sequence[Setting], empty: st
         more = len(told) + len(others) - len(named)
         rest = f"; {more} more below" if more else ""
         return f"B against A: {', '.join(_change(row) for row in named)}{rest}; {config}"
-    known = [r for r in rows if r.ci is not None]
-    if not known:
-        return f"n too small for any interval; {config}"
+    # Failures have an interval from the first request on: by themselves they are no comparison of speed.
+    if not any(r.ci is not None for r in rows if r.name != "failed requests"):
+        return f"n too small for any interval but that of failures; {config}"
     hints = ", ".join(r.name for r in rows if r.verdict == "hint")
     weak = f" (a hint only, among so many rows: {hints})" if hints else ""
     return f"no difference shown{weak}; {config}"

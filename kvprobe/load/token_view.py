@@ -72,6 +72,11 @@ class TokenView:
         self._ids: dict[tuple[bytes, int], int] = {}
         self._pieces: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def stand_ins(self) -> int:
+        """How many there are: they are numbered from 0."""
+        return len(self._ids)
+
     def piece(self, piece: str) -> tuple[int, ...]:
         """The stand-ins of one piece."""
         known = self._pieces.get(piece)

@@ -17,12 +17,17 @@ from kvprobe.prefixes.tree import Node, prefix_tree
 BYTES_PER_TOKEN = 4.0
 """Assumed where no answer's usage tells: English text under current tokenizers."""
 
+LAYOUT_TIMES, LAYOUT_MORE_TOKENS = 4, 1_024
+"""What stands behind a prompt's text (images) is taken in up to this size beside the text's own."""
+
 
 class PrefixAnalysis(msgspec.Struct, kw_only=True):
     """Hit rates are ratios of the prompt tokens; token numbers are exact unless `estimated`."""
 
     prompts: int
     analysed: int
+    models: int = 1
+    """Different models named: each has a cache of its own, and prompts share within one only."""
     prompt_tokens: int
     estimated: bool
     tokens_from: str
@@ -53,24 +58,26 @@ def analyse(
     tokens_of: Callable[[str], int] | None = None,
     template_tokens: int = 0,
     with_layout: bool = True,
+    not_given: int = 0,
 ) -> PrefixAnalysis:
     """`tokens_of` counts a text exactly; without it sizes are scaled to the answers' usage, or assumed."""
     estimated = tokens_of is None
     ratio, how = _bytes_per_token(sent)
     count = tokens_of or _counter(ratio)
     rows = rows_of(list(sent), count, template_tokens, estimated=estimated)
-    told = analysed(rows, known, "the tokenizer" if not estimated else how)
+    told = analysed(rows, known, "the tokenizer" if not estimated else how, not_given)
     if with_layout:
         told.layout = _layout(rows, known.block_tokens, template_tokens, count)
     return told
 
 
-def analysed(rows: Rows, known: Conditions, tokens_from: str) -> PrefixAnalysis:
-    """All but the layout."""
+def analysed(rows: Rows, known: Conditions, tokens_from: str, not_given: int = 0) -> PrefixAnalysis:
+    """All but the layout. `not_given` prompts are counted, and were not even made into rows."""
     share = ceilings.got(rows)
     return PrefixAnalysis(
-        prompts=len(rows.rows) + rows.left_out,
+        prompts=len(rows.rows) + rows.left_out + not_given,
         analysed=len(rows.rows),
+        models=len({item.model for item in rows.sent}),
         prompt_tokens=rows.tokens(sum(map(len, rows.rows))),
         estimated=rows.estimated,
         tokens_from=tokens_from,
@@ -101,16 +108,17 @@ def _counter(bytes_per_token: float) -> Callable[[str], int]:
 def _layout(
     rows: Rows, block: int | None, template_tokens: int, tokens_of: Callable[[str], int]
 ) -> dict[str, Any] | None:
+    sizes = [rows.tokens(len(row)) for row in rows.rows]
     planned = [
         PlannedRequest(
             index=number,
             kind="log",
             prompt=item.text,
-            asked_prompt_tokens=item.tokens or rows.tokens(len(row)),
+            asked_prompt_tokens=min(item.tokens or own, LAYOUT_TIMES * own + LAYOUT_MORE_TOKENS),
             asked_completion_tokens=0,
             warmup=item.warmup,
         )
-        for number, (item, row) in enumerate(zip(rows.sent, rows.rows, strict=True))
+        for number, (item, own) in enumerate(zip(rows.sent, sizes, strict=True))
     ]
     facts = analyse_prompts(planned, tokens_of, block, template_tokens)
     return facts[0].value if facts else None

@@ -85,14 +85,14 @@ def _where(item: Sent, number: int, replicas: int | None, as_named: bool) -> str
 
 def _from_bounded(rows: Rows, where: Sequence[str], block: int, capacity: int, *, keyed: bool) -> list[int]:
     """Blocks that each prompt finds in its replica's cache of `capacity` blocks."""
-    caches: dict[str, LruCache] = {}
+    caches: dict[tuple[str, str], LruCache] = {}
     out = []
     for item, row, place in zip(rows.sent, rows.rows, where, strict=True):
         if keyed and item.bypass is not None:
             out.append(0)
             continue
         digests = chain(row, block, item.key if keyed else ())
-        out.append(caches.setdefault(place, LruCache(capacity)).admit(digests, len(digests)))
+        out.append(caches.setdefault((place, item.model), LruCache(capacity)).admit(digests, len(digests)))
     return out
 
 

@@ -55,9 +55,10 @@ def diagnose_requests(log: RequestLog, found: PrefixAnalysis) -> Diagnosis:
             "engine": None,
             "engine_version": None,
             "skipped": sum(log.skipped.values()),
-            "requests": len(log.sent),
+            "requests": log.requests,
             "skipped_by_reason": dict(log.skipped),
             "in_order_of_time": log.timed,
+            "notes": log.notes,
         },
     )
 
@@ -204,6 +205,11 @@ def _observations(found: PrefixAnalysis) -> list[Observation]:
     shared, reach = percent(found.steps[0].hit_rate), percent(found.reachable)
     text = f"{shared} of the prompt tokens are shared; reachable {reach}; {told}{few}"
     out = [Observation(id="prefix_reach", text=text, facts={"reachable": Quantity(found.reachable, "ratio")})]
+    if found.models > 1:
+        text = f"{whole(found.models)} models: each has a cache of its own, and prompts share within one only"
+        out.append(
+            Observation(id="models_apart", text=text, facts={"models": Quantity(found.models, "count")})
+        )
     if found.pool_needed_tokens is not None:
         half, most = found.pool_needed_tokens[9], found.pool_needed_tokens[18]
         text = (

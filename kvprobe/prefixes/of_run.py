@@ -14,7 +14,7 @@ from kvprobe.evidence.records import RequestRecord
 from kvprobe.load.job import Calibration, PlannedRequest
 from kvprobe.prefixes.analyse import analysed
 from kvprobe.prefixes.ceilings import Conditions
-from kvprobe.prefixes.intake import bypass_of
+from kvprobe.prefixes.openai_form import bypass_of
 from kvprobe.prefixes.rows import Sent, rows_of
 from kvprobe.summary.jsonable import jsonable
 

@@ -6,26 +6,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from kvprobe.load.token_view import TokenView, split_pieces
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One prompt, in the order in which it was sent.
-
-    `key` is what the engine adds to its cache key (a salt, an adapter, another model): prompts with other
-    keys never share. `bypass` names a request option that leaves the cache out altogether.
-    """
-
-    text: str
-    tokens: int | None = None
-    """As the server counted it; null where it did not say."""
-    cached: int | None = None
-    key: tuple[str, ...] = ()
-    bypass: str | None = None
-    replica: str | None = None
-    line: int | None = None
-    warmup: bool = False
+from kvprobe.prefixes.sent import Sent as Sent
 
 
 @dataclass(slots=True)
@@ -73,10 +57,11 @@ def rows_of(
     max_stand_ins: int = MAX_STAND_INS,
 ) -> Rows:
     """Rows of the first prompts, up to these bounds; what is left out is counted."""
-    view = TokenView(tokens_of)
+    views: dict[str, TokenView] = {}
     rows: list[array[int]] = []
     total = known = stood = 0
     for item in sent[:max_prompts]:
+        view = views.setdefault(item.model, TokenView(tokens_of))
         row = view.marker("before", template_tokens)
         row.extend(view.text(item.text))
         total += len(row)
@@ -85,6 +70,19 @@ def rows_of(
         rows.append(row)
         if item.tokens is not None:
             known, stood = known + item.tokens, stood + len(row)
-    scale = known / stood if estimated and stood else 1.0
+    scale = known / stood if estimated and known else 1.0
     kept = sent[: len(rows)]
+    _part_models(kept, rows, views)
+    view = next(iter(views.values()), TokenView(tokens_of))
     return Rows(kept, rows, scale, view, template_tokens, estimated, left_out=len(sent) - len(rows))
+
+
+def _part_models(sent: list[Sent], rows: list[array[int]], views: dict[str, TokenView]) -> None:
+    """The same text is nothing in common for two models: each gets stand-ins of its own."""
+    begins, begin = {}, 0
+    for model, view in views.items():
+        begins[model] = begin
+        begin += view.stand_ins
+    for item, row in zip(sent, rows, strict=True):
+        if begins[item.model]:
+            np.frombuffer(row, dtype=np.int64)[:] += begins[item.model]

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Quantity
+from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Quantity, Validity
 from kvprobe.quality import statistics as stats
-from kvprobe.quality.asking import Given
 from kvprobe.quality.divergence import divergence
+from kvprobe.quality.given import NOT_ASKED, Given
 from kvprobe.quality.items import Item
 from kvprobe.quality.judging import right, valid_json
 from kvprobe.quality.model import Pass, Server, Test, Verdict
 
 
 def one_pass(items: Sequence[Item], a: Sequence[Given], b: Sequence[Given], *, pressure: bool) -> Pass:
-    """An unanswered question is a wrong answer of that side; it is counted apart as well."""
-    right_a = [g.error is None and right(i, g.text) for i, g in zip(items, a, strict=True)]
-    right_b = [g.error is None and right(i, g.text) for i, g in zip(items, b, strict=True)]
-    kinds = list(dict.fromkeys(i.kind for i in items))
-    tests = [_test("all", items, right_a, right_b, None)]
-    tests += [_test(kind, items, right_a, right_b, kind) for kind in kinds]
+    """Tests are over the questions that both answered; the others are counted apart."""
+    pairs = [(i, x, y) for i, x, y in zip(items, a, b, strict=True) if x.error is None and y.error is None]
+    both = [i for i, _, _ in pairs]
+    right_a, right_b = [right(i, x.text) for i, x, _ in pairs], [right(i, y.text) for i, _, y in pairs]
+    tests = [_test("all", both, right_a, right_b, None)]
+    tests += [_test(kind, both, right_a, right_b, kind) for kind in dict.fromkeys(i.kind for i in both)]
     _adjust(tests[1:])
-    objects = [n for n, i in enumerate(items) if i.method == "json"]
-    valid = (
-        sum(valid_json(a[n].text) for n in objects),
-        sum(valid_json(b[n].text) for n in objects),
-    )
+    objects = [(x, y) for i, x, y in pairs if i.method == "json"]
+    valid = sum(valid_json(x.text) for x, _ in objects), sum(valid_json(y.text) for _, y in objects)
+    left = [[g.error for g in side if g.error is not None] for side in (a, b)]
+    alone = len(items) - len(pairs)
     return Pass(
         pressure=pressure,
         tests=tests,
         divergence=divergence(a, b),
         json_valid=valid if objects else None,
-        unanswered=(sum(g.error is not None for g in a), sum(g.error is not None for g in b)),
+        unanswered=(len(left[0]), len(left[1])),
+        unpaired=(alone - len(left[1]), alone - len(left[0])),
+        unanswered_why=(_first_reason(left[0]), _first_reason(left[1])),
     )
+
+
+def _first_reason(errors: Sequence[str]) -> str | None:
+    """What a question met, rather than that it was not asked any more."""
+    return next((e for e in errors if not e.startswith(NOT_ASKED)), next(iter(errors), None))
 
 
 def _test(name: str, items: Sequence[Item], a: Sequence[bool], b: Sequence[bool], kind: str | None) -> Test:
@@ -50,9 +56,9 @@ def _test(name: str, items: Sequence[Item], a: Sequence[bool], b: Sequence[bool]
         right_candidate=found.both + found.only_b,
         only_baseline=found.only_a,
         only_candidate=found.only_b,
-        difference=found.difference,
-        difference_ci=stats.difference_interval(found),
-        p=stats.mcnemar_p(found),
+        difference=found.difference if found.n else None,
+        difference_ci=stats.difference_interval(found) if found.n else None,
+        p=stats.mcnemar_p(found) if found.n else None,
         by_depth=depths,
     )
 
@@ -68,8 +74,25 @@ def _adjust(tests: Sequence[Test]) -> None:
 LOW_FORMATS = ("int8", "fp8", "int4", "fp4", "nvfp4", "q8", "q5", "q4", "e4m3", "e5m2")
 
 
-def diagnose(verdict: Verdict, summary: str, baseline: Server, candidate: Server, certain: bool) -> Diagnosis:
-    """`kv_quant_error` where the formats differ and a loss is shown; a loss without that is `unknown`."""
+def diagnose(
+    verdict: Verdict,
+    summary: str,
+    baseline: Server,
+    candidate: Server,
+    *,
+    certain: bool,
+    reasons: Sequence[str] = (),
+) -> Diagnosis:
+    """`kv_quant_error` where the formats differ and a loss is shown; a loss without that is `unknown`. With
+    `reasons` the comparison is INVALID, and no cause is named."""
+    found = _cause("n_too_small" if reasons else verdict, summary, baseline, candidate, certain=certain)
+    found.validity = Validity(valid=not reasons, reasons=list(reasons))
+    return found
+
+
+def _cause(
+    verdict: Verdict, summary: str, baseline: Server, candidate: Server, *, certain: bool
+) -> Diagnosis:
     if verdict == "no_loss_shown":
         return Diagnosis(primary="healthy_baseline")
     if verdict == "n_too_small":
@@ -83,12 +106,22 @@ def diagnose(verdict: Verdict, summary: str, baseline: Server, candidate: Server
         return Diagnosis(
             primary="unknown", findings=[_finding("unknown", "suspected", why, baseline, candidate)]
         )
-    known = None not in formats
-    level = ("certain" if certain else "likely") if known else "suspected"
+    known, others = None not in formats, _other_differences(baseline, candidate)
+    level = ("certain" if certain else "likely") if known and not others else "suspected"
     what = f"{formats[0]} against {formats[1]}" if known else "the KV formats are not told by the servers"
+    what += f"; {' and '.join(others)} differ as well, which would explain it too" if others else ""
     why = f"KV precision damages the output ({what}): {summary}."
     found = _finding("kv_quant_error", level, why, baseline, candidate)
     return Diagnosis(primary="kv_quant_error", findings=[found])
+
+
+def _other_differences(baseline: Server, candidate: Server) -> list[str]:
+    """What else is not the same on both sides, as far as they tell."""
+    out = ["the models' names"] if baseline.model != candidate.model else []
+    engines = [(s.engine, s.engine_version) for s in (baseline, candidate)]
+    if None not in (engines[0][0], engines[1][0]) and engines[0] != engines[1]:
+        out.append("the engines")
+    return out
 
 
 def _finding(cause: str, confidence: str, why: str, baseline: Server, candidate: Server) -> Finding:

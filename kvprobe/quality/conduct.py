@@ -2,197 +2,129 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import urlsplit
 
-import httpx
-
-from kvprobe.errors import Problem, UsageError
-from kvprobe.load.calibration import calibrate
-from kvprobe.load.job import Calibration
-from kvprobe.load.prompts import PromptSource
-from kvprobe.observe.metrics import MetricsClient
+from kvprobe.errors import Exit, Problem, UsageError
 from kvprobe.quality import items as questions
-from kvprobe.quality.asking import Given, Side, ask_all
+from kvprobe.quality.asking import Numbered, ask_all, prove
 from kvprobe.quality.build import diagnose, one_pass
-from kvprobe.quality.dataset import read_dataset
+from kvprobe.quality.dataset import Dataset, read_dataset
 from kvprobe.quality.divergence import Divergence, divergence
+from kvprobe.quality.given import Given
 from kvprobe.quality.items import Item
-from kvprobe.quality.model import Pass, Quality, Server
-from kvprobe.quality.pressure import FILLERS, FULL_RATIO, Pressure
-from kvprobe.quality.verdict import judge
-from kvprobe.run import target as targets
-from kvprobe.run.embedded import EmbeddedServer, require_server_extra
+from kvprobe.quality.model import Pass, Quality
+from kvprobe.quality.pressure import FILLERS, Pressure
+from kvprobe.quality.question import Question as Question
+from kvprobe.quality.sides import Ready, open_sides
+from kvprobe.quality.verdict import invalid, judge
+from kvprobe.quality.warn import pressure_warnings, warnings_of
 
 NOISE_ITEMS = 24
 """Questions asked a second time of the baseline."""
+ROUND = 32
+"""Questions asked of one side before the other gets them: an interrupt leaves pairs."""
 DEFAULT_CONTEXT_TOKENS = 2_048
 RESERVE_TOKENS = 160
 """Of the context: template, question and answer."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the command line asked for. Either two addresses, or two formats of the reference server."""
-
-    baseline: str | None = None
-    candidate: str | None = None
-    formats: tuple[str, str] | None = None
-    server_args: tuple[str, ...] = ()
-    candidate_args: tuple[str, ...] = ()
-    model: str | None = None
-    dataset: Path | None = None
-    items: int = 50
-    context_tokens: int | None = None
-    pool_pressure: bool = False
-    at_once: int = 4
-    seed: int = 1
-    margin: float = 0.1
-    api_key_env: str | None = None
-    insecure: bool = False
-    own_target: bool = False
-    endpoint: str = "chat"
-    scratch: Path = field(default_factory=lambda: Path("."))
+Say = Callable[[str], None]
+Answers = dict[int, Given]
 
 
 @dataclass(slots=True)
-class _Ready:
-    """A side that answers, with what is known of it."""
+class _Work:
+    """What came so far; an interrupt leaves it as it is."""
 
-    side: Side
-    server: Server
-    calibration: Calibration
-    metrics_url: str
-    headers: dict[str, str]
-    max_model_len_tokens: int | None
-    pool_tokens: float | None
-    insecure: bool
+    question: Question
+    a: Ready
+    b: Ready
+    chosen: list[Item]
+    order: list[Numbered]
+    """In which the questions are asked: mixed, so that a part of them is a sample of all."""
+    passes: list[Pass] = field(default_factory=list)
+    noise: Divergence = field(default_factory=lambda: Divergence(n=0))
+    warnings: list[str] = field(default_factory=list)
+    models: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """As the answers name them."""
+
+    def take(self, a: Answers, b: Answers, *, pressure: bool) -> Pass | None:
+        """The pass of the questions that both sides were asked; null for none."""
+        numbers = sorted(a.keys() & b.keys())
+        for names, answers in zip(self.models, (a, b), strict=True):
+            names.update(g.model for g in answers.values() if g.model is not None)
+        if not numbers:
+            return None
+        asked = [self.chosen[n] for n in numbers]
+        found = one_pass(asked, [a[n] for n in numbers], [b[n] for n in numbers], pressure=pressure)
+        self.passes.append(found)
+        return found
 
 
-def compare_quality(question: Question, say: Callable[[str], None]) -> Quality:
-    """Raises `KvprobeError` for whatever is wrong before the first question."""
+def compare_quality(question: Question, say: Say) -> tuple[Quality, Exit]:
+    """Raises `KvprobeError` for whatever is wrong before the first question. An interrupt leaves what was
+    got, when both sides had answered something by then."""
+    given = read_dataset(question.dataset, question.items) if question.dataset is not None else None
     with ExitStack() as stack:
-        a, b = _sides(question, stack, say)
-        chosen = _items(question, a, b)
-        passes = [_ask(chosen, a, b, question, say, pressure=False)]
-        again = ask_all(a.side, chosen[:: max(1, len(chosen) // NOISE_ITEMS)], at_once=question.at_once)
-        noise = divergence(_every(passes[0][1], chosen), again)
-        warnings = _warnings(question, a, b)
-        if question.pool_pressure:
-            found, told = _under_pressure(chosen, a, b, question, say)
-            passes += [found] if found is not None else []
-            warnings += told
-        return _document(question, chosen, [p for p, _ in passes], noise, a.server, b.server, warnings)
+        a, b = open_sides(question, stack, say)
+        data = given or _built_in(question, a, b)
+        order = list(enumerate(data.items))
+        random.Random(question.seed).shuffle(order)
+        for ready in (a, b):
+            prove(ready.side, [item for _, item in order])
+        work = _Work(question, a, b, data.items, order)
+        try:
+            _ask_everything(work, say)
+            code = Exit.OK
+        except KeyboardInterrupt as stop:
+            if not work.passes:
+                raise
+            code = getattr(stop, "exit_code", Exit.SIGINT)
+        found = _document(work, data, partial=code is not Exit.OK)
+        is_valid = found.diagnosis.validity is None or found.diagnosis.validity.valid
+        return found, code if code is not Exit.OK or is_valid else Exit.INVALID
 
 
-def _every(given: Sequence[Given], chosen: Sequence[Item]) -> Sequence[Given]:
-    return given[:: max(1, len(chosen) // NOISE_ITEMS)]
-
-
-def _document(
-    question: Question,
-    chosen: Sequence[Item],
-    passes: list[Pass],
-    noise: Divergence,
-    baseline: Server,
-    candidate: Server,
-    warnings: list[str],
-) -> Quality:
-    verdict, summary = judge(passes, noise, question.margin)
+def _document(work: _Work, data: Dataset, *, partial: bool) -> Quality:
+    question, a, b = work.question, work.a.server, work.b.server
+    verdict, summary = judge(work.passes, work.noise, question.margin)
     certain = verdict == "loss" and "McNemar" in summary
+    reasons = invalid(work.passes)
+    told = warnings_of(work.passes, work.noise, (a, b), work.models, data)
+    if partial:
+        last = work.passes[-1]
+        when = " with the pool held nearly full" if last.pressure else ""
+        told.insert(
+            0,
+            f"stopped by a signal: both sides were asked {_asked(last)} of {len(work.order)} questions{when}",
+        )
     return Quality(
-        baseline=baseline,
-        candidate=candidate,
-        items=len(chosen),
+        baseline=a,
+        candidate=b,
+        items=len(work.chosen),
+        status="partial" if partial else "complete",
         dataset=str(question.dataset) if question.dataset is not None else None,
         seed=question.seed,
         margin=question.margin,
         verdict=verdict,
         summary=summary,
-        passes=passes,
-        noise=noise,
-        warnings=warnings,
-        diagnosis=diagnose(verdict, summary, baseline, candidate, certain),
+        passes=work.passes,
+        noise=work.noise,
+        warnings=[*told, *work.warnings],
+        diagnosis=diagnose(verdict, summary, a, b, certain=certain, reasons=reasons),
     )
 
 
-# -- the two sides ---------------------------------------------------------------------------------
-
-
-def _sides(question: Question, stack: ExitStack, say: Callable[[str], None]) -> tuple[_Ready, _Ready]:
-    if question.formats is not None:
-        require_server_extra()
-        urls: list[str] = []
-        extra = ((), question.candidate_args)
-        for name, more in zip(question.formats, extra, strict=True):
-            say(f"starting the reference server with --kv-dtype {name} ...")
-            args = (*question.server_args, "--kv-dtype", name, *more)
-            folder = question.scratch / f"server-{len(urls)}"
-            server = EmbeddedServer(args, folder)
-            stack.callback(server.stop)
-            urls.append(server.start())
-    else:
-        urls = [targets.normalise_url(u) for u in (question.baseline or "", question.candidate or "")]
-        for url in urls:
-            targets.guard(url, own_target=question.own_target)
-    if urls[0] == urls[1]:
-        message = "baseline and candidate are the same address"
-        raise UsageError(Problem("conflict", message, "name two servers, or use --kv-dtype A,B"))
-    a, b = (
-        _ready(name, url, question, stack) for name, url in zip(("baseline", "candidate"), urls, strict=True)
-    )
-    return a, b
-
-
-def _ready(name: str, url: str, question: Question, stack: ExitStack) -> _Ready:
-    key = targets.api_key(question.api_key_env)
-    client: httpx.Client = stack.enter_context(targets.control_client(key, insecure=question.insecure))
-    target = targets.preflight(client, url, question.model if question.formats is None else None)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    server, pool = _described(url, target.model, headers, insecure=question.insecure)
-    return _Ready(
-        side=Side(name, url, target.model, client, endpoint=question.endpoint),
-        server=server,
-        calibration=calibrate(url, target.model, question.endpoint, key, client, PromptSource.vocabulary),
-        metrics_url=f"{url}/metrics",
-        headers=headers,
-        max_model_len_tokens=target.max_model_len_tokens,
-        pool_tokens=pool,
-        insecure=question.insecure,
-    )
-
-
-def _described(
-    url: str, model: str, headers: dict[str, str], *, insecure: bool
-) -> tuple[Server, float | None]:
-    """Engine, KV format and pool as the metrics page tells them."""
-    client = MetricsClient(f"{url}/metrics", headers, insecure=insecure)
-    try:
-        page = client.scrape(buckets=False).page
-    finally:
-        client.close()
-    server = Server(url=url, model=model)
-    if page is None:
-        return server, None
-    config = page.cache_config or {}
-    server.engine, server.engine_version = page.engine, page.version
-    stated = config.get("cache_dtype")
-    server.kv_dtype = stated if stated and stated != "auto" else None
-    readings = {name: value for name, labels, value in page.readings if not labels}
-    server.kv_bytes_per_token = readings.get("engine.kv_bytes_per_token")
-    blocks, size = config.get("num_gpu_blocks", ""), config.get("block_size", "")
-    return server, float(int(blocks) * int(size)) if blocks.isdigit() and size.isdigit() else None
+def _asked(found: Pass) -> int:
+    return found.tests[0].n + found.unpaired[0] + found.unanswered[1]
 
 
 # -- the questions ---------------------------------------------------------------------------------
 
 
-def _items(question: Question, a: _Ready, b: _Ready) -> list[Item]:
-    if question.dataset is not None:
-        return read_dataset(question.dataset, question.items)
+def _built_in(question: Question, a: Ready, b: Ready) -> Dataset:
     limits = [r.max_model_len_tokens for r in (a, b) if r.max_model_len_tokens is not None]
     wanted = question.context_tokens or min(DEFAULT_CONTEXT_TOKENS, *limits, DEFAULT_CONTEXT_TOKENS)
     if limits and wanted > min(limits):
@@ -200,84 +132,77 @@ def _items(question: Question, a: _Ready, b: _Ready) -> list[Item]:
         raise UsageError(Problem("too_long", message, "ask for a shorter one with --context"))
     per_word = max(r.calibration.default_word_tokens for r in (a, b)) + 1 / questions.WORDS_PER_SENTENCE
     words = max(8, int((wanted - RESERVE_TOKENS) / per_word))
-    return list(questions.built_in(question.items, question.seed, words))
+    return Dataset(list(questions.built_in(question.items, question.seed, words)))
 
 
-def _ask(
-    chosen: list[Item],
-    a: _Ready,
-    b: _Ready,
-    question: Question,
-    say: Callable[[str], None],
-    *,
-    pressure: bool,
-) -> tuple[Pass, list[Given]]:
-    answers = []
+def _ask_everything(work: _Work, say: Say) -> None:
+    answers = _ask_in_rounds(work, say)
+    step = max(1, len(work.chosen) // NOISE_ITEMS)
+    again: Answers = {}
+    picked = [(n, item) for n, item in enumerate(work.chosen) if n % step == 0]
+    ask_all(work.a.side, picked, again, at_once=work.question.at_once)
+    work.noise = divergence([answers[n] for n, _ in picked], [again[n] for n, _ in picked])
+    if work.question.pool_pressure:
+        _under_pressure(work, say)
+
+
+def _ask_in_rounds(work: _Work, say: Say) -> Answers:
+    """Both sides in turns; returns the baseline's answers. What both have answered stays on an interrupt."""
+    a: Answers = {}
+    b: Answers = {}
+    try:
+        for start in range(0, len(work.order), ROUND):
+            part = work.order[start : start + ROUND]
+            for ready, into in ((work.a, a), (work.b, b)):
+                _ask_side(work, ready, part, into, say)
+    finally:
+        work.take(a, b, pressure=False)
+    return a
+
+
+def _ask_side(work: _Work, ready: Ready, part: Sequence[Numbered], into: Answers, say: Say) -> None:
+    def told() -> None:
+        if len(into) % 10 == 0 or len(into) == len(work.order):
+            say(f"{ready.side.name}: {len(into)} of {len(work.order)} questions")
+
+    ask_all(ready.side, part, into, at_once=work.question.at_once, done=told)
+
+
+def _under_pressure(work: _Work, say: Say) -> None:
+    """One side after the other, for each is held full by itself."""
+    for ready in (work.a, work.b):
+        if ready.pool_tokens is None:
+            text = f"no pass under pressure: {ready.side.name} does not say how large its pool is"
+            work.warnings.append(text)
+            return
+    say("once more with the pools held nearly full ...")
+    answers: tuple[Answers, Answers] = ({}, {})
     usage = {}
-    for ready in (a, b):
-        with _held(ready, pressure=pressure) as held:
-            told = _counted(say, ready.side.name, len(chosen))
-            answers.append(ask_all(ready.side, chosen, at_once=question.at_once, done=told))
-            if held is not None:
+    try:
+        for ready, into in zip((work.a, work.b), answers, strict=True):
+            with _held(ready) as held:
+                _ask_side(work, ready, work.order, into, say)
                 usage[ready.side.name] = held.seen.summary()
-    found = one_pass(chosen, answers[0], answers[1], pressure=pressure)
-    found.kv_usage = usage
-    return found, answers[0]
-
-
-def _counted(say: Callable[[str], None], name: str, total: int) -> Callable[[int], None]:
-    def told(done: int) -> None:
-        if done % 10 == 0 or done == total:
-            say(f"{name}: {done} of {total} questions")
-
-    return told
+    finally:
+        found = work.take(*answers, pressure=True)
+    if found is not None:
+        found.kv_usage = usage
+        work.warnings += pressure_warnings(usage)
 
 
 @contextmanager
-def _held(ready: _Ready, *, pressure: bool) -> Iterator[Pressure | None]:
-    """The pool of one side held nearly full, where that is asked for."""
-    if not pressure or ready.pool_tokens is None:
-        yield None
-        return
-    most = ready.max_model_len_tokens or ready.pool_tokens
+def _held(ready: Ready) -> Iterator[Pressure]:
+    """The pool of one side held nearly full."""
+    pool = ready.pool_tokens or 0.0
+    most = ready.max_model_len_tokens or pool
+    exchange = ready.side.exchange
     with Pressure(
-        ready.side.base_url,
-        ready.side.model,
+        exchange.base_url,
+        exchange.model,
         ready.metrics_url,
         ready.headers,
-        filler_tokens=int(min(ready.pool_tokens / FILLERS, 0.8 * most)),
+        filler_tokens=int(min(pool / FILLERS, 0.8 * most)),
         word_tokens=ready.calibration.default_word_tokens,
         insecure=ready.insecure,
     ) as held:
         yield held
-
-
-def _under_pressure(
-    chosen: list[Item], a: _Ready, b: _Ready, question: Question, say: Callable[[str], None]
-) -> tuple[tuple[Pass, list[Given]] | None, list[str]]:
-    for ready in (a, b):
-        if ready.pool_tokens is None:
-            text = f"no pass under pressure: {ready.side.name} does not say how large its pool is"
-            return None, [text]
-    say("once more with the pools held nearly full ...")
-    found = _ask(chosen, a, b, question, say, pressure=True)
-    told = []
-    for name, seen in found[0].kv_usage.items():
-        middle = seen["median"]
-        if middle is None or middle < FULL_RATIO:
-            reached = f"{middle:.0%}" if middle is not None else "not known"
-            told.append(f"the pool of {name} was not held at {FULL_RATIO:.0%}: the median was {reached}")
-    return found, told
-
-
-def _warnings(question: Question, a: _Ready, b: _Ready) -> list[str]:
-    out = []
-    if urlsplit(a.server.url).scheme and a.server.model != b.server.model:
-        out.append(
-            f"the models have two names, {a.server.model} and {b.server.model}: are they the same weights?"
-        )
-    if not (a.side.logprobs and b.side.logprobs):
-        out.append("no log probabilities: damage that changes no answer cannot be seen")
-    if None in (a.server.kv_dtype, b.server.kv_dtype):
-        out.append("a server does not tell its KV format: a loss can then only be suspected to come from it")
-    return out

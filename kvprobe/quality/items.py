@@ -14,7 +14,7 @@ from typing import Literal
 
 from kvprobe.load.words import WORDS
 
-Method = Literal["exact", "contains", "number", "words", "json"]
+Method = Literal["exact", "contains", "number", "last_number", "words", "json"]
 KINDS = ("exact", "needle", "chain", "json")
 DEPTHS = (0.25, 0.5, 0.75, 1.0)
 """Where the needle stands, as a share of the context before the question."""

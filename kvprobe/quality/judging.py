@@ -8,7 +8,9 @@ import re
 from kvprobe.quality.items import Item
 
 _PIECES = re.compile(r"\d+|[^\W\d_]+")
-_DIGIT_GROUPS = re.compile(r"\d[\d ]{0,40}")
+_NUMBER = re.compile(r"(?:(?<![\w)])[-\u2212])?\d(?:[\d ]{0,40}\d)?(?:,\d{3}(?!\d))*(?:\.\d{1,40})?")
+"""Digits may stand apart (`4 8 2 1`): some tokenizers write them so. A minus behind a word or a digit is a
+dash."""
 MAX_ANSWER_CHARS = 20_000
 
 
@@ -21,10 +23,12 @@ def right(item: Item, answer: str) -> bool:
         case "contains":
             return item.answer.casefold() in text.casefold()
         case "number":
-            return _first_number(text) == _first_number(item.answer)
+            return bool(wanted := numbers(item.answer)) and numbers(text)[:1] == wanted[:1]
+        case "last_number":
+            return bool(wanted := numbers(item.answer)) and numbers(text)[-1:] == wanted[-1:]
         case "words":
-            wanted = _words(item.answer)
-            return _words(text)[: len(wanted)] == wanted
+            told = words(item.answer)
+            return bool(told) and words(text)[: len(told)] == told
         case "json":
             return valid_json(text) and _same(_loads(text), _loads(item.answer))
 
@@ -53,15 +57,22 @@ def _same(a: object, b: object) -> bool:
 
 
 def _plain(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        return ""
     return "".join(text.split()).casefold()
 
 
-def _first_number(text: str) -> str | None:
-    """Digits may stand apart (`4 8 2 1`): some tokenizers write them so."""
-    found = _DIGIT_GROUPS.search(text)
-    return found.group().replace(" ", "") if found is not None else None
+def numbers(text: str) -> list[str]:
+    """All numbers of a text, written in one way: `1,234.50` is `1234.5`; leading zeros are part of it."""
+    return [_plain_number(found) for found in _NUMBER.findall(text)]
 
 
-def _words(text: str) -> list[str]:
+def _plain_number(found: str) -> str:
+    text = found.replace(" ", "").replace(",", "").replace("\u2212", "-")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def words(text: str) -> list[str]:
     return [piece.casefold() for piece in _PIECES.findall(text)]

@@ -54,6 +54,12 @@ class Pass(msgspec.Struct, kw_only=True):
     json_valid: tuple[int, int] | None
     """Answers that hold one JSON object, baseline and candidate, of the `json` questions."""
     unanswered: tuple[int, int]
+    """Questions without an answer, of the baseline and of the candidate. No test counts them: what a server
+    did not say is neither right nor wrong."""
+    unpaired: tuple[int, int] = (0, 0)
+    """Of these, such as the other side answered."""
+    unanswered_why: tuple[str | None, str | None] = (None, None)
+    """What the first of them met (foreign text)."""
     kv_usage: dict[str, dict[str, float | None]] = msgspec.field(default_factory=dict)
     """Under pressure: side -> lowest, median, highest use of the pool while it answered."""
 
@@ -65,6 +71,8 @@ class Quality(msgspec.Struct, kw_only=True):
     baseline: Server
     candidate: Server
     items: int
+    """Questions; of a `partial` comparison, not all of them were asked."""
+    status: Literal["complete", "partial"] = "complete"
     dataset: str | None
     seed: int
     margin: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -211,3 +212,106 @@ def test_the_command_refuses_what_is_no_pair_of_runs(
 def test_the_same_runs_give_the_same_intervals() -> None:
     pair = judged(made(1, n=80)), judged(made(2, n=80))
     assert compare_runs(*pair) == compare_runs(*pair)
+
+
+def with_hash(run: RunData, digest: str, version: str = "1") -> RunData:
+    run.facts.append(Fact(name="workload_hash", value=digest, source="workload.yaml"))
+    run.environment["kvprobe"] = version
+    return run
+
+
+def test_a_trace_that_was_exchanged_under_its_name_is_other_work() -> None:
+    a, b = with_hash(made(1, n=30), "aa"), with_hash(made(2, n=30), "bb")
+    with pytest.raises(UsageError, match="hashes differ"):
+        compare_runs(judged(a), judged(b))
+    b.environment["kvprobe"] = "2"  # another version may count keys into the hash that this one does not
+    found = compare_runs(judged(a), judged(b))
+    assert found.same_workload is False
+    assert "not certain" in found.warnings[0]
+
+
+def test_a_trace_that_was_moved_is_the_same_work() -> None:
+    a, b = with_hash(made(1, n=30), "aa"), with_hash(made(2, n=30), "aa")
+    a.workload["prompt"] = {"trace": "/a/t.csv"}
+    b.workload["prompt"] = {"trace": "/b/t.csv"}
+    assert compare_runs(judged(a), judged(b)).same_workload is True
+
+
+def test_one_request_each_shows_nothing() -> None:
+    for n in (1, 2):
+        found = compare_runs(judged(made(1, n=n)), judged(made(2, n=n, slower=5.0)))
+        assert found.summary.startswith("n too small")
+        assert all(r.verdict not in ("higher", "lower", "hint") for r in found.rows)
+
+
+def test_runs_without_a_request_are_no_comparison() -> None:
+    empty = Made(records=[], workload=dict(WORKLOAD)).build()
+    for pair in ((made(1, n=30), empty), (empty, made(1, n=30)), (empty, empty)):
+        found = compare_runs(judged(pair[0]), judged(pair[1]))
+        assert found.summary.startswith("no request of")
+        json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_constant_and_zero_times_give_no_interval_of_nothing() -> None:
+    constant, zero = (
+        Made(
+            records=[record(i, sent_ms=50.0 * i, ttft_ms=t, gap_ms=g) for i in range(100)],
+            workload=dict(WORKLOAD),
+        ).build()
+        for t, g in ((100.0, 10.0), (0.0, 0.0))
+    )
+    found = compare_runs(judged(constant), judged(constant))
+    assert row(found, "ttft p50").verdict == "no_difference_shown"
+    for pair in ((zero, constant), (constant, zero)):
+        json.dumps(compare_runs(judged(pair[0]), judged(pair[1])).to_json(), allow_nan=False)
+
+
+def test_a_copy_of_a_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = stored(tmp_path, made(1, n=40), "one")
+    shutil.copytree(a, tmp_path / "copy")
+    link = tmp_path / "link"
+    link.symlink_to(a)
+    for other, told in ((a, "same directory"), (link, "same directory"), (tmp_path / "copy", "a copy of")):
+        assert main(["compare", str(a), str(other), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["summary"].startswith("no difference shown")
+        assert any(told in warning for warning in found["warnings"])
+
+
+def damaged(run: Path, name: str, data: bytes | None) -> Path:
+    """A copy of the run with one file exchanged; null takes it away."""
+    copy = run.with_name(f"{run.name}-{name}-{hash(data)}")
+    shutil.copytree(run, copy)
+    (copy / name).unlink()
+    if data is not None:
+        (copy / name).write_bytes(data)
+    return copy
+
+
+def test_damaged_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = stored(tmp_path, made(1, n=40), "one"), stored(tmp_path, made(2, n=40), "two")
+    rows = (b / "requests.parquet").read_bytes()
+    for data in (None, b"", rows[: len(rows) // 2], b"PAR1" + b"\0" * 64):
+        assert main(["compare", str(a), str(damaged(b, "requests.parquet", data))]) == 2
+    for data in (None, b"\xff\xfe\x00", b"- a\n", b"a: [\n"):
+        assert main(["compare", str(a), str(damaged(b, "workload.yaml", data))]) == 2
+    capsys.readouterr()
+    for data in (None, b"[1]", b"{"):
+        assert main(["compare", str(a), str(damaged(b, "environment.json", data)), "--json"]) == 0
+        assert "B does not say how it was made" in capsys.readouterr().out
+    odd = b'{"server_args": "--x", "clock": 5, "libraries": [1], "platform": {"a": {"b": "\\u001b[2J"}}}'
+    assert main(["compare", str(a), str(damaged(b, "environment.json", odd))]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert main(["compare", str(a), str(damaged(b, "STATUS", b"\x1b[2J"))]) == 0
+    page = capsys.readouterr().out
+    assert "\x1b" not in page
+    assert "B is killed" in page
+
+
+def test_an_invalid_run_is_compared_under_a_banner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Made(records=[failed(i, "status", sent_ms=50.0 * i) for i in range(40)], workload=dict(WORKLOAD))
+    pair = stored(tmp_path, made(1, n=40), "one"), stored(tmp_path, broken.build(), "two")
+    assert main(["compare", *map(str, pair)]) == 4
+    assert capsys.readouterr().out.startswith("INVALID (B)")

@@ -35,12 +35,18 @@ def test_right_scales_cost_nothing_that_shows() -> None:
     assert found["diagnosis"]["primary"] == "healthy_baseline"
     assert (found["baseline"]["kv_dtype"], found["candidate"]["kv_dtype"]) == ("fp32", "int8")
     assert found["noise"]["identical"] == 1.0
+    assert found["noise"]["logprob_difference"] == 0.0
+    apart = found["passes"][0]["divergence"]
+    assert apart["unit"] == "tokens"
+    assert apart["logprob_tokens"] > 100
+    assert 0.0 < apart["logprob_difference"] < 0.1
 
 
 def test_wrong_scales_are_found() -> None:
     argv = ("quality", "--kv-dtype", "fp32,int8", "--model", RECALL, *SMALL)
     found = document(kvprobe(*argv, "--candidate-args", "--ailment bad-kv-scales"))
     assert found["verdict"] == "loss"
+    assert found["passes"][0]["divergence"]["logprob_difference"] > 1.0
     finding = found["diagnosis"]["findings"][0]
     assert (finding["cause"], finding["symptom"], finding["confidence"]) == (
         "kv_quant_error", "quality_drop", "certain",

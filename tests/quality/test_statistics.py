@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from kvprobe.errors import UsageError
 from kvprobe.quality import items
-from kvprobe.quality.asking import Given
 from kvprobe.quality.build import diagnose, one_pass
 from kvprobe.quality.dataset import read_dataset
 from kvprobe.quality.divergence import Divergence, divergence
+from kvprobe.quality.given import Given
 from kvprobe.quality.items import Item
 from kvprobe.quality.judging import right, valid_json
 from kvprobe.quality.model import Pass, Server
@@ -183,12 +184,12 @@ def test_a_dataset_of_ones_own(tmp_path: Path) -> None:
         },
     ]
     path.write_text("\ufeff" + "\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf-8")
-    found = read_dataset(path, None)
+    found = read_dataset(path, None).items
     assert [(i.kind, i.answer, i.method) for i in found] == [
         ("dataset", "4", "number"),
         ("facts", "Paris", "contains"),
     ]
-    assert len(read_dataset(path, 1)) == 1
+    assert len(read_dataset(path, 1).items) == 1
 
 
 def test_all_mistakes_of_a_dataset_with_their_lines(tmp_path: Path) -> None:
@@ -209,3 +210,91 @@ def test_all_mistakes_of_a_dataset_with_their_lines(tmp_path: Path) -> None:
         read_dataset(path, None)
     with pytest.raises(UsageError, match="no file"):
         read_dataset(tmp_path, None)
+
+
+def test_mcnemar_against_every_outcome_of_the_coins() -> None:
+    """All 2^n ways in which n fair coins fall: how many are as lopsided as what was seen?"""
+    for tosses in range(1, 11):
+        for heads in range(tosses + 1):
+            seen = abs(tosses - 2 * heads)
+            extreme = sum(
+                abs(tosses - 2 * way.count(True)) >= seen for way in product((True, False), repeat=tosses)
+            )
+            found = mcnemar_p(Paired(both=3, only_a=heads, only_b=tosses - heads, neither=1))
+            assert found == pytest.approx(extreme / 2**tosses)
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_false_alarms_over_all_kinds_and_passes(pressed: bool) -> None:
+    """Without any difference, a loss is claimed in at most 5 of 100, however many tests are made."""
+    rng, alarms, rounds = random.Random(21), 0, 150
+    kinds = ("exact", "needle", "chain", "json")
+    told = {True: Given(text="7"), False: Given(text="8")}
+    asked = [Item(str(n), kinds[n % 4], "?", "7", "number", 4) for n in range(80)]
+    for _ in range(rounds):
+        answers = [[told[rng.random() > 0.3] for _ in asked] for _ in range(4 if pressed else 2)]
+        found = [one_pass(asked, *answers[:2], pressure=False)]
+        found += [one_pass(asked, *answers[2:], pressure=True)] if pressed else []
+        alarms += judge(found, NONE, 0.1)[0] == "loss"
+    assert alarms / rounds <= 0.09  # 5 %, and two standard errors of so many rounds
+
+
+@pytest.mark.parametrize(("loss", "n", "least"), [(0.4, 50, 0.9), (0.1, 500, 0.9)])
+def test_a_loss_of_known_size_is_found(loss: float, n: int, least: float) -> None:
+    """And never taken for none."""
+    rng, found = random.Random(5), []
+    for _ in range(40):
+        a = [rng.random() < 0.9 for _ in range(n)]
+        b = [x and rng.random() > loss for x in a]
+        found.append(judge([passes(a, b)], NONE, 0.05)[0])
+    assert found.count("loss") >= least * 40
+    assert "no_loss_shown" not in found
+
+
+def test_a_small_loss_among_few_is_not_told_from_none() -> None:
+    a = [True] * 20
+    assert judge([passes(a, [True] * 19 + [False])], NONE, 0.1)[0] == "n_too_small"
+
+
+def test_what_one_side_did_not_answer_is_in_no_test() -> None:
+    asked = [Item(str(n), "exact", "?", "7", "number", 4) for n in range(40)]
+    good, none = Given(text="7"), Given(error="gone")
+    found = one_pass(asked, [good] * 40, [good] * 30 + [none] * 10, pressure=False)
+    assert (found.tests[0].n, found.unanswered, found.unpaired) == (30, (0, 10), (0, 10))
+    assert "not judged" in judge([found], NONE, 0.1)[1]
+    nothing = one_pass(asked, [none] * 40, [none] * 40, pressure=False)
+    together = nothing.tests[0]
+    assert (together.difference, together.p, together.difference_ci) == (None, None, None)
+    assert judge([nothing], NONE, 0.1) == ("n_too_small", "n too small: no question was answered by both")
+
+
+def test_where_texts_part_the_alternatives_are_compared() -> None:
+    """A damaged cache often changes the very first token: then this is all that can be compared."""
+    a = Given(text="x", tokens=["x"], logprobs=[-0.2])
+    listed = Given(text="y", tokens=["y"], logprobs=[-0.1], alternatives=[{"y": -0.1, "x": -3.2}])
+    unlisted = Given(text="y", tokens=["y"], logprobs=[-0.1], alternatives=[{"y": -0.1, "z": -2.2}])
+    alone = Given(text="y", tokens=["y"], logprobs=[-0.1])
+    assert divergence([a], [listed]).logprob_difference == pytest.approx(3.0)
+    assert divergence([a], [unlisted]).logprob_difference == pytest.approx(2.0)  # at least
+    assert divergence([a], [alone]).logprob_difference is None
+
+
+def test_an_answer_that_ends_at_once_does_not_hide_the_tokens_of_others() -> None:
+    told = Given(text="x", tokens=["x"], logprobs=[-0.2])
+    for empty in (Given(), Given(tokens=[], logprobs=[])):
+        found = divergence([told, empty], [told, empty])
+        assert (found.unit, found.logprob_tokens, found.identical) == ("tokens", 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": "other"}, {"engine": "sglang"}, {"engine": "vllm", "engine_version": "2"}]
+)
+def test_what_else_differs_could_be_the_cause_as_well(other: dict[str, str]) -> None:
+    """Another model, engine or version beside another format: the format is no more than suspected."""
+    same = {"url": "http://a", "model": "m", "engine": "vllm", "engine_version": "1"}
+    a, b = Server(**same, kv_dtype="fp16"), Server(**{**same, **other}, kv_dtype="fp8")
+    (found,) = diagnose("loss", "so much", a, b, certain=True).findings
+    assert found.confidence == "suspected"
+    assert "differ as well" in found.why
+    (found,) = diagnose("loss", "so much", a, Server(**same, kv_dtype="fp8"), certain=True).findings
+    assert found.confidence == "certain"

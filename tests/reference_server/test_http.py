@@ -139,7 +139,7 @@ def test_models_health_version(client: httpx.Client) -> None:
         (CHAT, chat(messages=[]), 400, "messages"),
         (CHAT, chat(messages=[{"role": "wizard", "content": "x"}]), 400, "messages"),
         (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages"),
-        (CHAT, chat(logprobs=True), 400, "logprobs"),
+        (CHAT, chat(prompt_logprobs=1), 400, "prompt_logprobs"),
         (CHAT, chat(stream_options={"include_usage": True}), 400, "stream_options"),
         (CHAT, {"model": "tiny"}, 400, None),
         (CHAT, chat("x" * 4096), 400, "input_tokens"),

@@ -29,7 +29,7 @@ ASKED: dict[str, Any] = {
     "stop_token_ids": [65],
     "n": 0,
     "best_of": 3,
-    "logprobs": 0,
+    "prompt_logprobs": 1,
     "guided_json": {},
     "echo": True,
     "truncate_prompt_tokens": 5,
