@@ -29,7 +29,12 @@ def no_success(view: View) -> Iterator[Issue]:
     if counted.sent == 0:
         yield Issue("invalid", "no_success", "no request was sent")
         return
-    yield Issue("invalid", "no_success", f"none of {plural(counted.sent, 'request')} ended well")
+    yield Issue("invalid", "no_success", none_ended_well(counted.sent))
+
+
+def none_ended_well(sent: int) -> str:
+    """Why a run without a single success is invalid."""
+    return f"none of {plural(sent, 'request')} ended well"
 
 
 def cache_contaminated(view: View) -> Iterator[Issue]:

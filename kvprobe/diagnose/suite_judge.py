@@ -9,6 +9,7 @@ from typing import Any
 from kvprobe.diagnose.causes import HEALTHY
 from kvprobe.diagnose.judge import diagnose_run
 from kvprobe.diagnose.model import Diagnosis, Finding, Observation, Validity
+from kvprobe.diagnose.step_validity import invalid_because
 from kvprobe.diagnose.suite_answer import Answer, RunView, answer
 from kvprobe.evidence.suitedir import SuiteData, SuiteRun
 from kvprobe.summary.build import Summary, summarise
@@ -79,14 +80,14 @@ def _sweep(plan: dict[str, Any], runs: list[JudgedRun]) -> SweepResult:
         limits = msgspec.convert(plan.get("limits"), Limits)
     except (msgspec.ValidationError, TypeError):
         limits = Limits()
-    steps = [_step(judged) for judged in runs if judged.run.load is not None]
+    some_ok = any(judged.summary.requests.ok for judged in runs)
+    steps = [_step(judged, some_ok) for judged in runs if judged.run.load is not None]
     axis: Axis = "users" if plan.get("axis") == "users" else "rate"
     return sweep_result(axis, limits, steps, constant=plan.get("steady") is True)
 
 
-def _step(judged: JudgedRun) -> Step:
-    validity = judged.diagnosis.validity
-    because = validity.reasons[0] if validity is not None and validity.reasons else None
+def _step(judged: JudgedRun, some_ok: bool) -> Step:
+    because = invalid_because(judged.summary, judged.diagnosis.validity, others_succeed=some_ok)
     assert judged.run.load is not None
     return step_of(judged.run.data, judged.summary, judged.run.load, valid=because is None, because=because)
 

@@ -96,3 +96,25 @@ class OpenedRequest(msgspec.Struct, kw_only=True):
     sent_ns: int
     warmup: bool = False
     worker: str = "0"
+
+
+class WaitingRequest(msgspec.Struct, kw_only=True):
+    """One request under way that has already waited for long; its stamps are the worker's own."""
+
+    request_id: str
+    intended_ns: int
+    sent_ns: int
+    first_token: bool = False
+    """Whether its first token has come."""
+    warmup: bool = False
+
+
+class Waiting(msgspec.Struct, kw_only=True):
+    """Spooled while requests wait for longer than an abort rule allows: all of them, as of `t_ns`.
+
+    For whoever reads the spool as it grows; the rows say the same once the requests have ended.
+    """
+
+    worker: str
+    t_ns: int
+    requests: list[WaitingRequest]

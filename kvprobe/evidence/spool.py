@@ -3,7 +3,7 @@
 A line goes to the kernel in one unbuffered `os.write` on a descriptor opened for appending, so
 whatever `write` has acknowledged is in the page cache and outlives the process. (It is not
 fsynced line by line: a power cut may cost the last seconds, a killed process costs nothing.)
-A line is `{"type": "open" | "row" | "sample" | "fact", ...fields of the struct}`.
+A line is `{"type": "open" | "row" | "wait" | "sample" | "fact", ...fields of the struct}`.
 
 Reading never raises because of what stands in the file: a truncated tail, NUL bytes and garbage
 are counted, and every whole line is recovered.
@@ -25,10 +25,10 @@ import msgspec
 from kvprobe.errors import Problem, StorageError
 from kvprobe.evidence import secrets
 from kvprobe.evidence.facts import Fact
-from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.records import OpenedRequest, RequestRecord, Waiting
 from kvprobe.evidence.samples import Sample
 
-Item = OpenedRequest | RequestRecord | Sample | Fact
+Item = OpenedRequest | RequestRecord | Waiting | Sample | Fact
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 """A longer line is damage: a stream of a million chunks takes about a third of this."""
@@ -36,6 +36,7 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 _TAGS: dict[type[Item], bytes] = {
     OpenedRequest: b"open",
     RequestRecord: b"row",
+    Waiting: b"wait",
     Sample: b"sample",
     Fact: b"fact",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvprobe.errors import UsageError
 from kvprobe.evidence.facts import Fact
-from kvprobe.gates.live import Live
+from kvprobe.gates.live import Live, Moment
 from kvprobe.gates.numbers import shown
 from kvprobe.gates.rules import DEFAULT_GRACE_S, AbortRule, parse_rule
 
@@ -89,9 +89,12 @@ class AbortWatch:
 
     def _judge(self, state: _State, now_s: float) -> str | None:
         gate = state.rule.when
-        value, n = self._live.value(gate, now_s)
+        moment = self._live.value(gate, now_s)
+        value = moment.value
         if value is None:
-            return None  # nothing new is known: a condition that held neither breaks nor begins
+            if gate.of.form != "gauge":
+                state.held_since_s = None  # the waits that it stood on have ended, too few to judge
+            return None  # a page that does not come: a condition that held neither breaks nor begins
         state.judged, state.last = state.judged + 1, value
         if not gate.holds(value):
             state.held_since_s = None
@@ -101,9 +104,7 @@ class AbortWatch:
         if now_s - state.held_since_s < state.rule.grace_s:
             return None
         state.tripped = True
-        rows = "" if gate.of.form == "gauge" else f", over the latest {n} requests"
-        held = f" for {state.rule.grace_s:g} s" if state.rule.grace_s else ""
-        return f"abort rule `{gate.text}` held{held}: {gate.name} is {shown(value, gate.of.kind)}{rows}"
+        return _said(state.rule, moment, value)
 
     def _over_budget(self) -> str | None:
         for budget in self.budgets:
@@ -134,6 +135,18 @@ class AbortWatch:
             value = {"input": spent.input_tokens, "output": spent.output_tokens, "spent": self._spent}
             found.append(Fact(name="tokens_spent", source="run", value=value, unit="tokens"))
         return found
+
+
+def _said(rule: AbortRule, moment: Moment, value: float) -> str:
+    gate = rule.when
+    held = f" for {rule.grace_s:g} s" if rule.grace_s else ""
+    least = "at least " if moment.waiting else ""
+    told = f"abort rule `{gate.text}` held{held}: {gate.name} is {least}{shown(value, gate.of.kind)}"
+    if gate.of.form == "gauge":
+        return told
+    rows = f"the latest {moment.n} requests" if moment.n > 1 else "one request"
+    still = f", {moment.waiting} still waiting" if moment.waiting else ""
+    return f"{told}, over {rows}{still}"
 
 
 def rules_of(workload: Mapping[str, Any]) -> list[AbortRule]:

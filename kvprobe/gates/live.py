@@ -1,25 +1,27 @@
 """What is known while the load goes on: the spool files of the run, read as they grow.
 
 The parent reads what the workers and the sampler have written for keeps, so nothing new crosses the
-pipes and a worker does nothing more for an abort rule. Instants of workers on other machines are never
-compared with ours: a row counts from the moment at which it was read here.
+pipes. Instants of workers on other machines are never compared with ours: a row counts from the moment
+at which it was read here, and how long a request has waited is said by its worker, on one clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.records import OpenedRequest, RequestRecord, Waiting, WaitingRequest
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import Item
 from kvprobe.evidence.tail import SpoolTail
 from kvprobe.gates.expressions import Gate
 from kvprobe.gates.gauges import SERIES, combine
 from kvprobe.gates.measure import values_of
+from kvprobe.gates.metrics import FIRST_TOKEN_WAITS, WHOLE_WAITS
 
 WINDOW_S = 10.0
 """Rows that ended within this time are judged ..."""
@@ -27,6 +29,20 @@ WINDOW_ROWS = 20
 """... or the last so many, where fewer have ended within it (slow targets)."""
 MIN_ROWS = 5
 GAUGE_AGE_S = 5.0
+WAITS_AGE_S = 3.0
+"""A worker that has said nothing of waits for so long says nothing about this moment."""
+_FROM_INTENDED = frozenset({"response_ttft", "response_latency"})
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A value, the rows or readings that it stands on, and how many of them still wait: these count
+    as long as they have waited, so the value is then a lower bound. Null while too little is known."""
+
+    value: float | None
+    n: int
+    waiting: int = 0
 
 
 @dataclass(slots=True)
@@ -47,6 +63,9 @@ class Live:
     _tail: SpoolTail = field(init=False)
     _rows: deque[tuple[float, RequestRecord]] = field(default_factory=deque)
     _open: set[str] = field(default_factory=set)
+    _waits: dict[str, tuple[float, Waiting]] = field(default_factory=dict)
+    _moved_s: float | None = None
+    """When a request last ended, or the first one was sent."""
     _gauges: dict[str, deque[tuple[float, Sample]]] = field(
         default_factory=lambda: {metric: deque(maxlen=256) for metric in SERIES}
     )
@@ -64,11 +83,15 @@ class Live:
     def _take(self, item: Item, now_s: float) -> None:
         if isinstance(item, RequestRecord):
             self._open.discard(item.request_id)
+            self._moved_s = now_s
             if item.failure != "cancelled_at_end":
                 self._rows.append((now_s, item))
             self._count(item)
         elif isinstance(item, OpenedRequest):
             self._open.add(item.request_id)
+            self._moved_s = self._moved_s if self._moved_s is not None else now_s
+        elif isinstance(item, Waiting):
+            self._waits[item.worker] = (now_s, item)
         elif isinstance(item, Sample):
             for metric, series in SERIES.items():
                 if item.metric == series:
@@ -89,26 +112,55 @@ class Live:
         """Requests that were sent and have not ended."""
         return len(self._open)
 
-    def value(self, gate: Gate, now_s: float) -> tuple[float | None, int]:
-        """The value of the moment and how many rows or readings it stands on; null while too few do."""
+    def value(self, gate: Gate, now_s: float) -> Moment:
+        """The value of the moment."""
         if gate.of.form == "gauge":
             return self._gauge(gate.metric, now_s)
         rows = [r for _, r in self._rows]
-        if len(rows) < MIN_ROWS:
-            return None, len(rows)
         if gate.metric == "error_rate":
-            return sum(1 for r in rows if r.failure is not None) / len(rows), len(rows)
-        measured = [r for r in rows if not r.warmup]
-        found = values_of(gate.metric, measured)
-        values = [*found.seen, *found.cut]
-        if len(values) < MIN_ROWS:
-            return None, len(values)
-        return _of(gate, values), len(values)
+            if len(rows) < MIN_ROWS:
+                return Moment(None, len(rows))
+            return Moment(sum(1 for r in rows if r.failure is not None) / len(rows), len(rows))
+        return self._latency(gate, rows, now_s)
 
-    def _gauge(self, metric: str, now_s: float) -> tuple[float | None, int]:
+    def _latency(self, gate: Gate, rows: list[RequestRecord], now_s: float) -> Moment:
+        """Over the rows, and the requests that still wait and have exceeded the limit by now."""
+        waits = list(self._ages_s(gate, now_s))
+        if waits and self._stands_still(len(waits), now_s):
+            return Moment(_of(gate, waits), len(waits), len(waits))
+        found = values_of(gate.metric, [r for r in rows if not r.warmup])
+        values = [*found.seen, *found.cut, *waits]
+        if len(values) < MIN_ROWS:
+            return Moment(None, len(values), len(waits))
+        return Moment(_of(gate, values), len(values), len(waits))
+
+    def _ages_s(self, gate: Gate, now_s: float) -> Iterator[float]:
+        for told_s, told in self._waits.values():
+            if told_s < now_s - WAITS_AGE_S:
+                continue
+            for request in told.requests:
+                age_s = _age_s(gate.metric, request, told.t_ns)
+                under_way = request.request_id in self._open and not request.warmup
+                if under_way and age_s is not None and age_s > gate.limit:
+                    yield age_s
+
+    def _stands_still(self, waits: int, now_s: float) -> bool:
+        """Whether nothing has ended for the whole window, and whatever is under way waits for too long:
+        then the waits are all that there is, however few, and older rows tell of another time."""
+        moved_s = self._moved_s
+        return waits == len(self._open) and moved_s is not None and now_s - moved_s >= WINDOW_S
+
+    def _gauge(self, metric: str, now_s: float) -> Moment:
         recent = [s for at_s, s in self._gauges[metric] if at_s >= now_s - GAUGE_AGE_S]
         found = combine(metric, recent)
-        return (found[max(found)], 1) if found else (None, 0)
+        return Moment(found[max(found)], 1) if found else Moment(None, 0)
+
+
+def _age_s(metric: str, request: WaitingRequest, t_ns: int) -> float | None:
+    """How long it has waited so far; null where this latency is known already, or not bounded by it."""
+    if metric not in WHOLE_WAITS and (request.first_token or metric not in FIRST_TOKEN_WAITS):
+        return None
+    return (t_ns - (request.intended_ns if metric in _FROM_INTENDED else request.sent_ns)) / NS
 
 
 def _of(gate: Gate, values: list[float]) -> float:

@@ -78,6 +78,10 @@ ALIASES = {
 
 NEEDS_SLO = frozenset({"goodput", "slo_attainment"})
 
+FIRST_TOKEN_WAITS = frozenset({"ttft", "ttfo", "response_ttft"})
+WHOLE_WAITS = frozenset({"e2e", "response_latency"})
+"""Latencies of which the time waited so far is a lower bound: until the first token, until the end."""
+
 SECONDS_UNITS = {
     "us": 1e-6,
     "\u00b5s": 1e-6,

@@ -27,12 +27,13 @@ from gevent.event import Event
 from locust.env import Environment
 
 from kvprobe import __version__
-from kvprobe.errors import KvprobeError, Problem, StorageError, UsageError
+from kvprobe.errors import KvprobeError, Problem, TargetError, UsageError
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.load import wire
+from kvprobe.load.end_reasons import reason_of
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
 from kvprobe.load.job_setup import prompts_of
-from kvprobe.load.jobs_remote import AgentJob, Offer, unpack_files
+from kvprobe.load.jobs_remote import AgentJob, Offer, address_text, unpack_files
 from kvprobe.load.users import LoadContext, RemoteCrowd
 from kvprobe.load.worker import Events, Worker, ignore_signals, read_lines
 from kvprobe.load.workload import Workload
@@ -55,8 +56,10 @@ class Agent:
             self._allowed.set()
         self._heard_s = time.monotonic()
         self._lost: str | None = None
+        self._sent_away = False
+        self._addresses: list[str] = []
         self._shipper: wire.Shipper | None = None
-        where = f"{job.master_host}:{job.master_port}"
+        where = address_text(job.master_host, job.master_port)
         self._where = where
         events.put(WorkerEvent(event="waiting", detail=f"connecting to the master at {where} ..."))
         environment = Environment(user_classes=[])
@@ -100,14 +103,13 @@ class Agent:
         while not waiting.ready():
             gevent.wait([waiting, self._bye], timeout=0.2, count=1)
             if self._lost is not None:
-                raise _failed("master", self._lost, "start the master first, then this worker again")
+                raise self._no_job(self._lost)
             if self._bye.is_set():
                 return None
         job = msgspec.json.decode(waiting.get(), type=LoadJob)
         if not wire.SAFE_NAME.match(job.worker):
-            raise _failed(
-                "bad_job", f"the master gives this worker a name that is none: {job.worker!r}", None
-            )
+            message = f"the master gives this worker a name that is none: {job.worker!r}"
+            raise UsageError(Problem("bad_job", message))
         unpack_files(job, Path(self._job.spool_dir).parent / "traces")
         job.spool_path = str(Path(self._job.spool_dir) / f"worker-{job.worker}.jsonl")
         job.target.api_key_env = self._job.api_key_env or job.target.api_key_env
@@ -121,7 +123,16 @@ class Agent:
         while not self._allowed.wait(0.2):
             if self._bye.is_set():
                 return None
+        if not self._job.trusted:
+            job.target.addresses = self._addresses  # of this machine's own guard, not the master's
         return job
+
+    def _no_job(self, why: str) -> KvprobeError:
+        """The master does not want this worker, or is not there any more."""
+        if self._sent_away:
+            message = f"the master at {self._where} does not take this worker: {why}"
+            return UsageError(Problem("master", message))
+        return TargetError(Problem("master", why, "start the master, then this worker again"))
 
     # -- what the process that started us says ---------------------------------------------------
 
@@ -129,17 +140,23 @@ class Agent:
         for line in self._lines:
             command = msgspec.json.decode(line, type=Command)
             if command.command == "accept":
+                self._addresses = command.addresses
                 self._allowed.set()
+            elif command.command == "refuse":
+                self.leave(command.reason or "refused", command.detail)
+                os._exit(0)
             else:
                 self._commands.put(line)
         self._commands.put(None)  # it is gone: the worker stops
         if not self._allowed.is_set():
-            refused = WorkerEvent(
-                event="finished", reason="error", detail="the job was refused on its machine"
-            )
-            self._say(wire.EVENT, {"event": msgspec.json.encode(refused)})
-            gevent.sleep(0.3)  # the socket's own thread has to get it out
+            self.leave("error", "was ended on its machine before it had a job")
             os._exit(0)
+
+    def leave(self, reason: str, detail: str | None) -> None:
+        """Tell the master that this worker does not take part, and why."""
+        refused = WorkerEvent(event="finished", reason=reason, detail=detail)
+        self._say(wire.EVENT, {"event": msgspec.json.encode(refused)})
+        gevent.sleep(0.3)  # the socket's own thread has to get it out
 
     # -- what the master says --------------------------------------------------------------------
 
@@ -169,9 +186,9 @@ class Agent:
             self._shipper.acked(int(msg.data["offset"]), time.monotonic())
 
     def _on_bye(self, msg: Any, **_: Any) -> None:
-        reason = (msg.data or {}).get("reason")
-        if reason:
-            self._lost = str(reason)
+        said = msg.data or {}
+        if said.get("reason"):
+            self._lost, self._sent_away = str(said["reason"]), bool(said.get("sent_away"))
         self._bye.set()
 
     # -- what we say -----------------------------------------------------------------------------
@@ -232,31 +249,35 @@ def _read_ahead(job: LoadJob) -> None:
     prompts_of(job, Workload.model_validate(job.workload))
 
 
-def _failed(code: str, message: str, fix: str | None) -> UsageError:
-    return UsageError(Problem(code, message, fix))
-
-
 def main() -> int:
     """Exit code 0 whenever `finished` could be told; its reason says how the load ended."""
     ignore_signals()
     logging.getLogger("locust").setLevel(logging.ERROR)
     events = Events()
     lines = read_lines(0)
+    line = next(lines, None)
+    if line is None:
+        return 0
+    agent: Agent | None = None
     try:
-        line = next(lines, None)
-        if line is None:
-            return 0
-        Agent(msgspec.json.decode(line, type=AgentJob), events, lines).run()
+        agent = Agent(msgspec.json.decode(line, type=AgentJob), events, lines)
+        agent.run()
     except ConnectionError:
-        events.put(WorkerEvent(event="finished", reason="lost", detail="no master answers there"))
+        events.put(WorkerEvent(event="finished", reason="refused", detail="no master answers there"))
     except KvprobeError as error:
-        reason = "storage" if isinstance(error, StorageError) else "error"
-        events.put(WorkerEvent(event="finished", reason=reason, detail=str(error)))
+        _give_up(agent, events, reason_of(error), str(error))
     except Exception as error:
         # The parent must hear of it, whatever it was; the traceback goes to its log.
         traceback.print_exc()
-        events.put(WorkerEvent(event="finished", reason="error", detail=f"{type(error).__name__}: {error}"))
+        _give_up(agent, events, "error", f"{type(error).__name__}: {error}")
     return 0
+
+
+def _give_up(agent: Agent | None, events: Events, reason: str, detail: str) -> None:
+    """The master, which would wait in vain, and the process that started us hear why."""
+    if agent is not None:
+        agent.leave(reason, detail)
+    events.put(WorkerEvent(event="finished", reason=reason, detail=detail))
 
 
 if __name__ == "__main__":

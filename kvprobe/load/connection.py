@@ -8,7 +8,6 @@ here: one clock reading per receive, taken before anything else is done with the
 from __future__ import annotations
 
 import _socket
-import contextlib
 import select
 import socket
 import ssl
@@ -23,6 +22,7 @@ from geventhttpclient.client import HTTPClient, HTTPClientPool
 from geventhttpclient.connectionpool import ConnectionPool, SSLConnectionPool
 from geventhttpclient.response import HTTPParseError
 
+from kvprobe.load.look_up import resolved
 from kvprobe.load.response_parser import ResponseParser
 
 RECEIVE_BYTES = 65536
@@ -48,23 +48,6 @@ def _shared_ssl_context(insecure: bool) -> ssl.SSLContext:
     return context
 
 
-@lru_cache(maxsize=8)
-def _resolved(host: str, port: int) -> list[Any]:
-    """Addresses of the target, looked up once per process.
-
-    gevent resolves in a thread pool; with hundreds of users that start together the look-ups would
-    queue behind each other and be measured as connect time.
-    """
-    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-
-
-def resolve_ahead(base_url: str) -> None:
-    """Look the target up before hundreds of users do it at once; if that fails, each will say so."""
-    parts = urlsplit(base_url)
-    with contextlib.suppress(OSError):
-        _resolved(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
-
-
 class _LoadPoolHabits:
     """What both kinds of pool do differently here."""
 
@@ -72,7 +55,7 @@ class _LoadPoolHabits:
     _connection_port: int
 
     def _resolve(self) -> list[Any]:
-        return _resolved(self._connection_host, self._connection_port)
+        return resolved(self._connection_host, self._connection_port)
 
     def after_connect(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

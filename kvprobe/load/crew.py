@@ -13,7 +13,7 @@ from kvprobe.load.end_reasons import QUICK_DRAIN_S, graver
 from kvprobe.load.job import BreakerSpec, Command, WorkerEvent
 
 _QUICK = ("breaker", "auth")
-_AT_ONCE = ("storage", "error", "stopped")
+_AT_ONCE = ("storage", "error", "stopped", "usage", "refused")
 
 
 @dataclass(slots=True)
@@ -30,9 +30,12 @@ class Member:
 
 
 class CrewState:
-    """The state of all workers of a run; with a `breaker`, its limits hold for all of them together."""
+    """The state of all workers of a run; with a `breaker`, its limits hold for all of them together.
 
-    def __init__(self, names: list[str], breaker: BreakerSpec | None = None) -> None:
+    `named`: a single worker has a name that says something, too."""
+
+    def __init__(self, names: list[str], breaker: BreakerSpec | None = None, *, named: bool = False) -> None:
+        self._named = named or len(names) > 1
         self.members = {name: Member(name) for name in names}
         self._breaker = CrewBreaker(breaker) if breaker is not None and len(names) > 1 else None
         self._given_up: str | None = None
@@ -129,7 +132,7 @@ class CrewState:
         return [self.total("draining")]
 
     def _said_of(self, member: Member) -> str:
-        which = f"load worker {member.name}" if len(self.members) > 1 else "the load worker"
+        which = f"load worker {member.name}" if self._named else "the load worker"
         return f"{which} {member.lost}"
 
     def _after(self, event: WorkerEvent) -> Command | None:
@@ -158,7 +161,7 @@ class CrewState:
             its_reason, its_detail = member.last.reason or "error", member.last.detail
             if member.lost is not None:
                 its_reason, its_detail = "lost", self._said_of(member)
-            elif its_detail is not None and len(self.members) > 1:
+            elif its_detail is not None and self._named:
                 its_detail = f"worker {member.name}: {its_detail}"
             if graver(its_reason, reason):
                 reason, detail = its_reason, its_detail

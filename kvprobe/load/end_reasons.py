@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from kvprobe.errors import KvprobeError, StorageError, TargetError, UsageError
+
 QUICK_DRAIN_S = 1.0
 """After a breaker or a refused key there is nothing to wait for but answers already on their way."""
-_RANK = ("planned", "drained", "breaker", "auth", "stopped", "lost", "storage", "error")
+_RANK = (
+    "planned",
+    "drained",
+    "breaker",
+    "auth",
+    "stopped",
+    "lost",
+    "refused",
+    "usage",
+    "storage",
+    "error",
+)
+_OF_ERRORS: tuple[tuple[type[KvprobeError], str], ...] = (
+    (StorageError, "storage"),
+    (TargetError, "refused"),
+    (UsageError, "usage"),
+)
+
+
+def reason_of(error: KvprobeError) -> str:
+    """The reason under which an error before or in the load is told: each has its own exit code."""
+    return next((reason for kind, reason in _OF_ERRORS if isinstance(error, kind)), "error")
 
 
 def graver(reason: str, than: str | None) -> bool:

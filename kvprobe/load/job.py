@@ -79,6 +79,8 @@ class TargetSpec(msgspec.Struct, kw_only=True):
     model: str
     api_key_env: str | None = None
     insecure: bool = False
+    addresses: list[str] = []
+    """Of the host, as the guard has seen them: nothing else is connected to. Empty: as the resolver says."""
 
     def __post_init__(self) -> None:
         """Whoever holds this uses the key, in the parent and in the worker: it is kept nowhere."""
@@ -116,11 +118,15 @@ class LoadJob(msgspec.Struct, kw_only=True):
 class Command(msgspec.Struct, kw_only=True):
     """Parent to worker."""
 
-    command: Literal["go", "drain", "stop", "accept"]
-    """`accept` is for a worker of another machine's master: its job is allowed here."""
+    command: Literal["go", "drain", "stop", "accept", "refuse"]
+    """`accept` and `refuse` are for a worker of another machine's master: whether its job is allowed
+    here; with `refuse` come the `reason` and `detail` that the master is to hear."""
     t0_ns: int | None = None
     """With `go`: the instant that the schedule counts from, on the CLOCK_MONOTONIC of the parent."""
     reason: str | None = None
+    detail: str | None = None
+    addresses: list[str] = []
+    """With `accept`: what the target's host was, when this machine's guard looked at it."""
     within_s: float | None = None
     """With `drain`: wait at most so long for what is under way; null is the workload's own bound."""
 
@@ -131,7 +137,8 @@ class WorkerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     `ready` when users can start; `progress` about twice a second; `draining` when no further
     request is issued; `finished` once, last. `reason` of `finished` is one of `planned` (requests
     or duration reached), `drained` (asked to), `stopped`, `breaker`, `auth`, `storage`, `error`,
-    `lost` (a worker went without a word). Over machines also `waiting` (for workers, or for a master;
+    `usage` and `refused` (the job cannot or may not be done there), `lost` (a worker went without a
+    word). Over machines also `waiting` (for workers, or for a master;
     `detail` is for people), `lost` (which one) and `offered` (`detail` is an `Offer`).
     """
 

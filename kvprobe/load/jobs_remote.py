@@ -23,6 +23,11 @@ DEFAULT_WEB_PORT = 8089
 """Locust's own, for its page."""
 
 
+def address_text(host: str, port: int) -> str:
+    """`host:port`, or `[v6]:port`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class MasterJob(msgspec.Struct, kw_only=True):
     """For `python -m kvprobe.load.master`. `job` is what every worker gets, but for its name and share."""
 

@@ -31,8 +31,9 @@ from kvprobe.evidence.facts import Fact
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load import wire
 from kvprobe.load.crew import CrewState
+from kvprobe.load.end_reasons import reason_of
 from kvprobe.load.job import Command, WorkerEvent
-from kvprobe.load.jobs_remote import MasterJob
+from kvprobe.load.jobs_remote import MasterJob, address_text
 from kvprobe.load.live_page import LivePage
 from kvprobe.load.remotes import Remote, clock_value, master_runner, refusal
 from kvprobe.load.worker import Events, ignore_signals, read_lines
@@ -109,7 +110,7 @@ class Master:
         while len(self._here) < wanted:
             if said[0] != len(self._here) or time.monotonic() - said[1] > SAY_WAITING_S:
                 said = (len(self._here), time.monotonic())
-                where = f"{self._job.bind_host}:{self.port}"
+                where = address_text(self._job.bind_host, self.port)
                 self._say("waiting", f"{said[0]} of {wanted} workers are here; listening on {where}")
             gevent.sleep(TICK_S)
             self._forget_silent()
@@ -128,7 +129,7 @@ class Master:
             remote.name = wire.worker_name(remote.hello.host, index)
             names.append(remote.name)
             remote.receiver = wire.Receiver(Path(self._job.spool_dir) / f"worker-{remote.name}.jsonl")
-        self._crew = CrewState(names, template.breaker)
+        self._crew = CrewState(names, template.breaker, named=True)
         for index, remote in enumerate(self._here.values()):
             job = msgspec.structs.replace(
                 template, worker=remote.name, worker_index=index, workers=len(names), spool_path=""
@@ -141,7 +142,7 @@ class Master:
         target = self._job.job.target.base_url
         reason = "this run has all its workers already" if full else refusal(hello, self._me, target)
         if reason is not None:
-            self._send(msg.node_id, wire.BYE, {"reason": reason})
+            self._send(msg.node_id, wire.BYE, {"reason": reason, "sent_away": True})
             self._say("waiting", f"a worker on {hello.host} was sent away: {reason}")
         elif msg.node_id not in self._here:
             self._here[msg.node_id] = Remote(msg.node_id, hello)
@@ -279,8 +280,7 @@ def main() -> int:
             return 0
         Master(msgspec.json.decode(line, type=MasterJob), events, lines).run()
     except KvprobeError as error:
-        reason = "storage" if isinstance(error, StorageError) else "error"
-        events.put(WorkerEvent(event="finished", reason=reason, detail=str(error)))
+        events.put(WorkerEvent(event="finished", reason=reason_of(error), detail=str(error)))
     except Exception as error:
         # The parent must hear of it, whatever it was; the traceback goes to its log.
         traceback.print_exc()

@@ -12,7 +12,7 @@ from kvprobe import __version__
 from kvprobe.errors import Problem, UsageError
 from kvprobe.evidence.environment import read_clocks
 from kvprobe.load import wire
-from kvprobe.load.jobs_remote import MasterJob
+from kvprobe.load.jobs_remote import MasterJob, address_text
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def clock_value(remote: Remote, me: wire.Hello, t0_ns: int, said: dict[str, Any]
 def master_runner(job: MasterJob) -> Any:
     """Locust's master. Raises UsageError when it cannot listen there."""
     environment = Environment(user_classes=[])
-    where = f"{job.bind_host}:{job.bind_port}"
+    where = address_text(job.bind_host, job.bind_port)
     try:
         return environment.create_master_runner(job.bind_host, job.bind_port)
     except SystemExit as error:  # Locust's answer to a port that is taken

@@ -18,7 +18,8 @@ from geventhttpclient.response import HTTPParseError
 from kvprobe.evidence.records import FailureKind, RequestRecord
 from kvprobe.load.connection import Connection, HeadTooLarge, PeerClosed
 from kvprobe.load.job import PlannedRequest
-from kvprobe.load.reading import StreamReading, judge_document
+from kvprobe.load.reading import StreamReading
+from kvprobe.load.refusals import no_stream, refusal
 from kvprobe.load.request_form import StreamSpec, build_request
 from kvprobe.load.sse import EventTooLarge, RawEvent, SseSplitter, has_data
 from kvprobe.load.transport_failures import (
@@ -30,9 +31,6 @@ from kvprobe.load.transport_failures import (
 )
 
 NS = 1_000_000_000
-MAX_ERROR_BODY_BYTES = 2048
-MAX_SKIPPED_BODY_BYTES = 65536
-"""Of a body that is no stream, so much is read to keep the connection; a longer one costs it."""
 MAX_STREAM_BYTES = 64 << 20
 AFTER_DONE_S = 1.0
 """How long a server may take to end the response after `[DONE]` before we hang up."""
@@ -50,18 +48,21 @@ def run_request(
     intended_ns: int,
     request: bytes | None = None,
     on_sent: Callable[[int], None] | None = None,
+    on_first_token: Callable[[], None] | None = None,
     retain_chars: int = 0,
 ) -> RequestRecord:
     """Send one request, read its stream to the end and say what happened.
 
     `request` may be built beforehand (`build_request`), so that building costs the schedule nothing.
-    `on_sent` is called once with the instant of sending; what it raises comes through, with the
-    connection closed. Else a failure is a record with a kind; GreenletExit gives `cancelled_at_end`."""
+    `on_sent` is called once with the instant of sending, `on_first_token` once its stamp is taken; what
+    they raise comes through, with the connection closed. Else a failure is a record with a kind;
+    GreenletExit gives `cancelled_at_end`."""
     record = _new_record(planned, spec, request_id, intended_ns)
     if request is None:
         request = build_request(planned, spec, request_id)
     reading = StreamReading(2 * planned.asked_completion_tokens, retain_chars)
     exchange = _Exchange(connection, spec, record, reading, on_sent)
+    exchange.on_first_token = on_first_token
     exchange.give_up_after = spec.cancel_after if spec.cancels(planned) else None
     failure: StreamFailure | None = None
     try:
@@ -131,6 +132,7 @@ class _Exchange:
         """The last receive up to the one that brought `[DONE]`."""
         self._sent_ns = 0
         self._last_data_ns = 0
+        self.on_first_token: Callable[[], None] | None = None
         self.give_up_after: int | None = None  # content chunks after which we hang up, as planned
 
     def perform(self, request: bytes) -> None:
@@ -142,13 +144,13 @@ class _Exchange:
         self.record.status_code = parser.status_code
         self.record.server_request_id = parser.header("x-request-id")
         if parser.status_code != 200:
-            raise self._refusal()
+            raise refusal(self.connection, self._receive_more)
         encoding = (parser.header("content-encoding") or "identity").strip().lower()
         if encoding != "identity":
             raise StreamFailure("decode", f"Content-Encoding {encoding!r}, though identity was asked for")
         kind = (parser.header("content-type") or "").lower()
         if "json" in kind or "html" in kind:
-            raise self._no_stream(kind)
+            raise no_stream(kind, self.connection, self._receive_more)
         self._read_events(stamp)
 
     def _first_receive(self, request: bytes) -> int:
@@ -218,6 +220,10 @@ class _Exchange:
             self.last_receive_ns = stamp
         return stamp
 
+    def _receive_more(self) -> None:
+        """More of a body that is no stream."""
+        self._receive(body_failure)
+
     def _read_events(self, stamp: int) -> None:
         connection = self.connection
         try:
@@ -259,41 +265,8 @@ class _Exchange:
             return
         self._last_data_ns = stamp
         self.reading.note(stamp, event)
+        if self.on_first_token is not None and self.reading.first_token_seen:
+            self.on_first_token()
+            self.on_first_token = None
         if self.give_up_after is not None and self.reading.chunks_so_far >= self.give_up_after:
             raise GivenUp()
-
-    def _refusal(self) -> StreamFailure:
-        """The failure that a status other than 200 is, with the start of its body."""
-        parser = self.connection.parser
-        status = parser.status_code
-        body = self._short_body(MAX_ERROR_BODY_BYTES).decode("utf-8", "replace")
-        detail = f"HTTP {status}: {body}"
-        if status in (401, 403):
-            return StreamFailure("auth", detail)
-        if status == 429:
-            wait = parser.header("retry-after")
-            return StreamFailure("throttled", f"Retry-After: {wait}; {detail}" if wait else detail)
-        location = parser.header("location")
-        if 300 <= status < 400 and location is not None:
-            return StreamFailure("redirect_refused", f"HTTP {status} to {location}")
-        return StreamFailure("protocol_error" if status < 300 else "status", detail)
-
-    def _no_stream(self, kind: str) -> StreamFailure:
-        """The failure that a 200 with a page or a JSON document is."""
-        return judge_document(kind, self._short_body(MAX_SKIPPED_BODY_BYTES))
-
-    def _short_body(self, keep_bytes: int) -> bytes:
-        """The first bytes of a body that is no stream; what goes wrong meanwhile changes nothing."""
-        connection = self.connection
-        kept = bytearray()
-        skipped = 0
-        while True:
-            for part in connection.take_body():
-                kept += part[: keep_bytes - len(kept)]
-                skipped += len(part)
-            if connection.parser.message_complete or skipped > MAX_SKIPPED_BODY_BYTES:
-                return bytes(kept)
-            try:
-                self._receive(body_failure)
-            except StreamFailure:
-                return bytes(kept)

@@ -18,15 +18,17 @@ from locust.exception import StopUser
 from locust.runners import Runner, WorkerRunner
 
 from kvprobe.errors import StorageError
-from kvprobe.evidence.records import OpenedRequest, RequestRecord
+from kvprobe.evidence.records import OpenedRequest, RequestRecord, Waiting
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load.conductor import Conductor
-from kvprobe.load.connection import Connection, UserClientPool, resolve_ahead
+from kvprobe.load.connection import Connection, UserClientPool
 from kvprobe.load.load_plan import Ticket
+from kvprobe.load.look_up import resolve_ahead
 from kvprobe.load.pauses import RETRY_AFTER_WAIT, pause_after
 from kvprobe.load.request_form import StreamSpec
 from kvprobe.load.stream import run_request
+from kvprobe.load.waits import Waits
 
 log = logging.getLogger("kvprobe.load")
 
@@ -42,7 +44,7 @@ class Journal:
         self._conductor = conductor
         self.failed = False
 
-    def write(self, item: RequestRecord | OpenedRequest | Sample) -> None:
+    def write(self, item: RequestRecord | OpenedRequest | Waiting | Sample) -> None:
         """Never raises for a full disk; the conductor is told."""
         if self.failed:
             return
@@ -62,6 +64,7 @@ class LoadContext:
     spec: StreamSpec
     base_url: str
     insecure: bool
+    waits: Waits
     run_token: str = ""
     retained: int = 0
 
@@ -149,16 +152,21 @@ class StreamUser(FastHttpUser):  # type: ignore[misc]
                     worker=load.spec.worker,
                 )
             )
+            load.waits.sent(request_id, ticket.intended_ns, sent_ns, planned.warmup)
 
-        return run_request(
-            self._connection,
-            planned,
-            load.spec,
-            request_id=request_id,
-            intended_ns=ticket.intended_ns,
-            on_sent=note_sent,
-            retain_chars=load.retain_chars(ticket),
-        )
+        try:
+            return run_request(
+                self._connection,
+                planned,
+                load.spec,
+                request_id=request_id,
+                intended_ns=ticket.intended_ns,
+                on_sent=note_sent,
+                on_first_token=lambda: load.waits.first_token(request_id),
+                retain_chars=load.retain_chars(ticket),
+            )
+        finally:
+            load.waits.ended(request_id)
 
     def _tell_locust(self, record: RequestRecord) -> None:
         """One `request` event per request, for Locust's own page; our statistics are our own."""

@@ -22,18 +22,22 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gevent
 import gevent.os
 import msgspec
 
-from kvprobe.errors import KvprobeError, StorageError
+from kvprobe.checked_addresses import remember
+from kvprobe.errors import KvprobeError
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.load.conductor import Conductor
+from kvprobe.load.end_reasons import reason_of
 from kvprobe.load.health import HealthMonitor
 from kvprobe.load.job import Command, LoadJob, WorkerEvent
 from kvprobe.load.job_setup import plan_of, prompts_of, spec_of
 from kvprobe.load.users import Crowd, Journal, LoadContext
+from kvprobe.load.waits import Waits
 from kvprobe.load.workload import Workload
 
 PROGRESS_S = 0.5
@@ -93,9 +97,11 @@ class Worker:
         self._spool = SpoolWriter(Path(job.spool_path), f"worker {job.worker}")
         self._journal = Journal(self._spool, self._conductor)
         self._health = HealthMonitor(job.worker, self._journal.write)
+        self._waits = Waits(workload.abort, job.worker, self._journal.write)
         target = job.target
+        remember(urlsplit(target.base_url).hostname or "", target.addresses)
         self._crowd = crowd(
-            LoadContext(self._conductor, self._journal, spec, target.base_url, target.insecure)
+            LoadContext(self._conductor, self._journal, spec, target.base_url, target.insecure, self._waits)
         )
 
     def run(self, deliver: Callable[[], None] = lambda: None) -> None:
@@ -134,6 +140,7 @@ class Worker:
         while True:
             trouble = self._conductor.trouble if alarm.wait(PROGRESS_S) else None
             alarm.clear()
+            self._waits.report()
             self._put("progress", detail=trouble)
 
     def _put(self, event: Any, reason: str | None = None, detail: str | None = None) -> None:
@@ -183,8 +190,7 @@ def main() -> int:
             return 0  # the parent ended before it gave a job
         Worker(msgspec.json.decode(line, type=LoadJob), events.put, lines).run()
     except KvprobeError as error:
-        reason = "storage" if isinstance(error, StorageError) else "error"
-        events.put(WorkerEvent(event="finished", reason=reason, detail=str(error)))
+        events.put(WorkerEvent(event="finished", reason=reason_of(error), detail=str(error)))
     except Exception as error:
         # The parent must hear of it, whatever it was; the traceback goes to its log.
         traceback.print_exc()

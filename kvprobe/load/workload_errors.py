@@ -15,10 +15,10 @@ from kvprobe.errors import Problem
 from kvprobe.load.workload_checks import presence_problems
 from kvprobe.load.workload_find import did_you_mean
 from kvprobe.load.workload_prompts import PROMPT_CLASSES
+from kvprobe.load.workload_type_fixes import type_fix
 from kvprobe.load.workload_values import format_duration
 from kvprobe.load.yaml_source import KeyPath, YamlDocument
 
-_YES_NO = {"yes", "on", "y", "no", "off", "n"}
 _TYPES = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -54,11 +54,28 @@ def translate(error: ValidationError, document: YamlDocument, model: type[BaseMo
         path, known = _walk(detail["loc"], model)
         if any(path[:length] in document.spoilt for length in range(len(path) + 1)):
             continue
+        if detail["type"] == "bad_value" and _lacks_what_was_spoilt(document, path):
+            continue
         yield from _Translator(document, model, detail, path, known).problems()
     of_workload = "kind" in model.model_fields
     if of_workload and not any(detail["type"] == "workload_problems" for detail in details):
         for cross in presence_problems(document.value):
+            if cross.code == "missing_key" and _lacks_what_was_spoilt(document, cross.loc):
+                continue
             yield _at(document, cross.loc, cross.code, cross.message, cross.fix)
+
+
+def _lacks_what_was_spoilt(document: YamlDocument, path: KeyPath) -> bool:
+    """Whether a value that stands right here could not be read: that it is missing would be no news."""
+    value = document.value
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return isinstance(value, dict) and any(
+        spoilt[:-1] == path and spoilt != () and value.get(spoilt[-1]) is None for spoilt in document.spoilt
+    )
 
 
 def _walk(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[KeyPath, list[str]]:
@@ -134,6 +151,8 @@ class _Translator:
         self._document = document
         self._model = model
         self._type = detail["type"]
+        if self._type in _LIMITS and path not in document.marks:
+            path = path[:-1]  # `tokens: 0` is short for `tokens: {fixed: 0}`, which nobody wrote
         self._ctx: dict[str, Any] = detail.get("ctx", {})
         self._message = detail["msg"]
         self._path = path
@@ -145,6 +164,8 @@ class _Translator:
     def problems(self) -> Iterator[Problem]:
         if self._type == "workload_problems":
             for cross in self._ctx["problems"]:
+                if cross.code == "missing_key" and _lacks_what_was_spoilt(self._document, cross.loc):
+                    continue
                 yield _at(self._document, cross.loc, cross.code, cross.message, cross.fix)
         elif self._type == "extra_forbidden":
             yield self._unknown_key()
@@ -217,7 +238,12 @@ class _Translator:
 
     def _wrong_type(self, wanted: str) -> Problem:
         message = f"`{self._name}` must be {wanted}, and {self._shown()} is {self._what()}"
-        return _at(self._document, self._path, "wrong_type", message, self._type_fix(wanted))
+        if self._path in self._document.unexpanded:
+            fix = f'variables give text only; use --set {self._name}="$NAME"'
+        else:
+            quoted = self._path in self._document.quoted
+            fix = type_fix(wanted, self._written() or "", self._value(), quoted=quoted)
+        return _at(self._document, self._path, "wrong_type", message, fix)
 
     def _what(self) -> str:
         value = self._value()
@@ -225,34 +251,6 @@ class _Translator:
             return "text from the environment"
         names = _TYPE_NAMES | {dict: "not one", list: "not one"}
         return names.get(type(value), "something else")
-
-    def _type_fix(self, wanted: str) -> str:
-        """Explains the traps of YAML where one of them is the likely cause."""
-        written = self._written() or ""
-        if self._path in self._document.unexpanded:
-            return f'variables give text only; use --set {self._name}="$NAME"'
-        if wanted == "true or false" and written.lower() in _YES_NO:
-            meant = "true" if written.lower() in ("yes", "on", "y") else "false"
-            return f"in YAML 1.2 `{written}` is text; write {meant}"
-        if wanted in ("a number", "a whole number"):
-            return self._number_fix(written, wanted)
-        if wanted == "text" and written:
-            return f'put it in quotes: "{written}"'
-        return f"write {wanted}"
-
-    def _number_fix(self, written: str, wanted: str) -> str:
-        value = self._value()
-        if self._path in self._document.quoted and re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", written):
-            return f"remove the quotes: {written}"
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-            return f"write it without a point or exponent: {int(value)}"
-        if re.fullmatch(r"[0-9]{1,9}(:[0-5][0-9]){1,2}", written):
-            return f"in YAML 1.2 `{written}` is text, not a number in base 60; write {wanted}"
-        if re.fullmatch(r"[0-9]{1,3}([_,][0-9]{3})+", written):
-            return f"write it without separators: {re.sub('[_,]', '', written)}"
-        if re.fullmatch(r"[0-9.]+ ?[a-zA-Z/]+", written):
-            return "write the number alone, without a unit"
-        return f"write {wanted}"
 
     def _bad_value(self) -> Problem:
         if self._type in _LIMITS:

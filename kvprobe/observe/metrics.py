@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.request import getproxies
 
 import httpx
 
+from kvprobe.checked_transport import CheckedTransport
 from kvprobe.observe.dialects import NO_METRICS, Page, read_page
 from kvprobe.observe.slots import read_slots, read_version
 
@@ -18,6 +20,7 @@ DEFAULT_TIMEOUT_S = 2.0
 
 FailureKind = Literal["unreachable", "timeout", "status", "too_large", "not_prometheus", "unknown_engine"]
 
+_PROXIES = ("http", "https", "all")
 _NOT_METRICS = ("text/html", "application/json", "text/event-stream")
 
 
@@ -76,15 +79,19 @@ class MetricsClient:
         self._beside: dict[str, bool] = {}
         self._llama_version: str | None = None
         self._explained: str | None = None
+        bounds = httpx.Limits(max_connections=2, max_keepalive_connections=1)
+        # A proxy of the environment has no business between us and our own machine. Where one is used, it
+        # is the proxy that looks the host up.
+        proxied = not _is_loopback(url) and not getproxies().keys().isdisjoint(_PROXIES)
         self._client = httpx.Client(
             # Compression would spend the server's and our CPU beside the load.
             headers={"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", **(headers or {})},
             timeout=timeout_s,
             verify=url.startswith("https:") and not insecure,
             follow_redirects=False,
-            # A proxy of the environment has no business between us and our own machine.
-            trust_env=not _is_loopback(url),
-            limits=httpx.Limits(max_connections=2, max_keepalive_connections=1),
+            trust_env=proxied,
+            limits=bounds,
+            transport=None if proxied else CheckedTransport(insecure=insecure, limits=bounds),
         )
 
     def scrape(self, *, buckets: bool = True) -> Scrape:

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import msgspec
 
+from kvprobe.checked_addresses import addresses_of_url
 from kvprobe.errors import Problem, UsageError
 from kvprobe.evidence.clocks import WORKER_CLOCK
 from kvprobe.evidence.spool import read_spool
 from kvprobe.load.job import BreakerSpec, LoadJob, TargetSpec
-from kvprobe.load.jobs_remote import DEFAULT_PORT, DEFAULT_WEB_PORT, AgentJob, MasterJob, files_of
+from kvprobe.load.jobs_remote import (
+    DEFAULT_PORT,
+    DEFAULT_WEB_PORT,
+    AgentJob,
+    MasterJob,
+    address_text,
+    files_of,
+)
 from kvprobe.load.runner import Crew, Member
 from kvprobe.load.workload import Workload
 from kvprobe.run.options import Prepared, RunOptions
@@ -149,7 +157,8 @@ def require_port(host: str, port: int) -> None:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
                 return
             why = {errno.EADDRINUSE: "the port is taken", errno.EACCES: "this user may not use the port"}
-            message = f"cannot listen on {host}:{port}: {why.get(error.errno, 'no address of this machine')}"
+            said = why.get(error.errno, "no address of this machine")
+            message = f"cannot listen on {address_text(host, port)}: {said}"
             fix = "give another one with --bind ADDRESS:PORT"
             raise UsageError(Problem("bind", message, fix, "--bind")) from error
 
@@ -174,6 +183,7 @@ def job_of(prepared: Prepared, name: str, index: int, count: int) -> LoadJob:
             model=target.model,
             api_key_env=prepared.options.api_key_env,
             insecure=prepared.options.insecure,
+            addresses=list(addresses_of_url(target.base_url)),
         ),
         breaker=BreakerSpec(
             consecutive_failures=breaker.consecutive_failures,

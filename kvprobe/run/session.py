@@ -51,6 +51,11 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
             follow(page, prepared)
         with log_to_file(prepared.run_dir.path / "log.txt"):
             ending = run_load(prepared, progress, interrupts)
+            if ending.reason in ("usage", "refused") and ending.t_start_ns is None:
+                return _never_begun(prepared, ending)
+            if ending.reason in ("drained", "stopped") and ending.t_start_ns is None and interrupts.count:
+                prepared.run_dir.discard()
+                return RunOutcome(ending.exit_code, problems=[_NOTHING_KEPT])
             log.info("the load ended: %s (%s)", ending.reason, ending.detail or "as it should")
             if options.investigate and not interrupts.count:
                 investigate(prepared, ending, progress)
@@ -68,6 +73,12 @@ def conduct(options: RunOptions, progress: Progress, given: Given | None = None)
 
 
 _NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")
+
+
+def _never_begun(prepared: Prepared, ending: LoadEnding) -> RunOutcome:
+    """A worker of another machine may not or cannot do its part: nothing was sent, nothing is kept."""
+    prepared.run_dir.discard()
+    return RunOutcome(ending.exit_code, problems=ending.problems)
 
 
 def _no_result(prepared: Prepared, ending: LoadEnding, error: Exception) -> RunOutcome:

@@ -34,6 +34,7 @@ STOP_GRACE_S = 5.0
 """From `stop` until the worker is given up."""
 POLL_S = 0.1
 
+_MORE_FILES = "the limit is this machine's: raise it (ulimit -n), or ask for fewer requests at once"
 _DRAINING = "stopping: no new requests, waiting for those in flight (again to stop at once) ..."
 
 
@@ -198,7 +199,9 @@ class Steering:
                 return Exit.ABORTED, Problem("aborted", message, self._server_fix())
             case "breaker":
                 message = f"the load stopped itself: {detail}"
-                return Exit.ABORTED, Problem("aborted", message, self._server_fix())
+                ours = "the last was client_fd" in (detail or "")
+                fix = _MORE_FILES if ours else self._server_fix()
+                return Exit.ABORTED, Problem("aborted", message, fix)
             case "auth":
                 message = f"the target refused the key: {detail}"
                 fix = "name the key's variable with --api-key-env"
@@ -207,6 +210,10 @@ class Steering:
                 message = detail or "the disk refused to take the records"
                 fix = "free space, or choose another folder with --out"
                 return Exit.STORAGE, Problem("storage", message, fix)
+            case "usage" | "refused":
+                code = Exit.USAGE if reason == "usage" else Exit.TARGET
+                fix = "mend it on that machine, then start master and workers again"
+                return code, Problem("worker_refused", f"the job was refused: {detail}", fix)
             case "lost":
                 fix = "what it had recorded is kept; see log.txt"
                 return Exit.INTERNAL, Problem("worker", detail or "a load worker was lost", fix)

@@ -130,6 +130,11 @@ def suite_plan(options: RunOptions, suite: Suite) -> Next:
 _NOTHING_KEPT = Problem("interrupted", "stopped before the first request: there is nothing to keep")
 
 
+def _fruitless(item: Item) -> Problem:
+    message = f"{item.says}: not one request has ended well: no further load is tried"
+    return Problem("no_success", message, "a smaller load may not help: look at how they failed")
+
+
 class _Conductor:
     """Makes the runs that a plan asks for, one after the other."""
 
@@ -170,7 +175,8 @@ class _Conductor:
             self._progress.say(item.says)
             if self._options.target is None:
                 server.ready(item.server_args, fresh=item.fresh_server)
-            settle(self._options, server.base_url, self._progress)
+            if self._out.runs:  # before the first one there is nothing to wait for, and no guard has looked
+                settle(self._options, server.base_url, self._progress)
             outcome = self._one(home, item, server)
             self._out.runs.append(PartRun(item, outcome))
             self._judge(item, outcome, server)
@@ -190,11 +196,16 @@ class _Conductor:
         named = [replace(p, message=f"{item.says}: {p.message}") for p in outcome.problems]
         self._out.problems.extend(named)
         code = outcome.exit_code
+        too_much = item.load is not None and code in (Exit.ABORTED, Exit.INVALID)
+        runs = self._out.runs
+        fruitless = too_much and runs[-1].failed and not any(run.succeeded for run in runs)
         # In a sweep, a load that is too much, or could not be measured, is a result and no failure.
-        searching = item.load is not None and code in (Exit.ABORTED, Exit.INVALID)
-        if not searching:
+        if not too_much or fruitless:
             self._out.exit_code = gravest(self._out.exit_code, code)
-        if code in _ENDS or (code == Exit.ABORTED and (item.load is None or server.gone)):
+        if fruitless:
+            self._out.problems.append(_fruitless(item))
+        stopped = code == Exit.ABORTED and (item.load is None or server.gone)
+        if code in _ENDS or stopped or fruitless:
             self._end(code, f"ended after {item.says}")
 
     def _end(self, code: Exit, why: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvprobe.load.workload import Workload
 from kvprobe.run.options import RunOutcome
+from kvprobe.summary.rates import CUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,14 @@ class PartRun:
 
     item: Item
     outcome: RunOutcome
+
+    @property
+    def failed(self) -> bool:
+        """Whether any of its requests failed otherwise than by being cut off at the end of the step."""
+        summary = self.outcome.summary
+        return summary is not None and not summary.requests.by_failure.keys() <= {CUT}
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether any of its requests ended well."""
+        return self.outcome.summary is not None and self.outcome.summary.requests.ok > 0

@@ -71,7 +71,7 @@ class SweepPlan:
             return None
         load = self._again(runs)
         if load is None:
-            load = next_load(self._steps(runs), self.sweep.ladder.loads(), self.sweep.refine)
+            load = next_load(self._steps(runs, _some_ok(runs)), self.sweep.ladder.loads(), self.sweep.refine)
         if load is None:
             return None
         unit = "req/s" if self.sweep.axis == "rate" else "users"
@@ -95,12 +95,12 @@ class SweepPlan:
         load = runs[-1].item.load
         here = [run for run in runs if run.item.load == load]
         wanted = self.sweep.repeat
-        if not any(_valid(run) for run in here):
+        if not any(step.valid for step in self._steps(here, _some_ok(runs))):
             wanted += RETRIES
         return load if len(here) < wanted else None
 
-    def _steps(self, runs: Sequence[PartRun]) -> list[Step]:
-        steps = [step_of_run(run) for run in runs]
+    def _steps(self, runs: Sequence[PartRun], some_ok: bool) -> list[Step]:
+        steps = [step_of_run(run, some_ok) for run in runs]
         limits = limits_of(limits_document(self.sweep))
         for step in steps:
             step.verdict, step.why = judge(step, self.sweep.axis, limits)
@@ -128,13 +128,14 @@ def _is_constant(workload: Workload) -> bool:
     return workload.arrival.open is not None and workload.arrival.open.process == "constant"
 
 
-def _valid(run: PartRun) -> bool:
-    diagnosis = run.outcome.diagnosis
-    return diagnosis is not None and (diagnosis.validity is None or diagnosis.validity.valid)
+def _some_ok(runs: Sequence[PartRun]) -> bool:
+    return any(run.succeeded for run in runs)
 
 
-def step_of_run(run: PartRun) -> Step:
-    """The step of one run; a run without a result is an invalid one."""
+def step_of_run(run: PartRun, some_ok: bool) -> Step:
+    """The step of one run; a run without a result is an invalid one. `some_ok`: at some load of the sweep
+    requests have ended well."""
+    from kvprobe.diagnose.step_validity import invalid_because
     from kvprobe.summary.sweep_steps import step_of
 
     load, outcome = run.item.load or 0.0, run.outcome
@@ -142,7 +143,7 @@ def step_of_run(run: PartRun) -> Step:
         why = outcome.problems[0].message if outcome.problems else "there is no result"
         return Step(load=load, valid=False, invalid_because=why)
     validity = outcome.diagnosis.validity if outcome.diagnosis is not None else None
-    because = validity.reasons[0] if validity is not None and validity.reasons else None
+    because = invalid_because(outcome.summary, validity, others_succeed=some_ok)
     return step_of(outcome.data, outcome.summary, load, valid=because is None, because=because)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
+from kvprobe.checked_transport import CheckedTransport
 from kvprobe.errors import Problem, TargetError, UsageError
 from kvprobe.evidence.secrets import hide
 from kvprobe.run.target_guard import guard as guard
@@ -92,10 +93,25 @@ def _origin(parts: SplitResult) -> str:
 _URL_FIX = "write it as http://127.0.0.1:8000"
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,23}|[A-Z_][A-Z0-9_]{0,99}")
+"""A long word in mixed case is sooner a key than a name."""
+
+
 def api_key(api_key_env: str | None) -> str | None:
     """The key out of the named variable; it is never stored or printed."""
     if api_key_env is None:
         return None
+    if not _VARIABLE.fullmatch(api_key_env):
+        # Most likely the key itself: it is not shown, and wherever it may still come by it is hidden.
+        hide(api_key_env)
+        raise UsageError(
+            Problem(
+                "bad_option",
+                "--api-key-env takes the name of an environment variable, and what was given is none",
+                "export LLM_KEY=… and give --api-key-env LLM_KEY, never the key itself",
+                "--api-key-env",
+            )
+        )
     key = os.environ.get(api_key_env)
     if not key:
         raise UsageError(
@@ -124,7 +140,7 @@ def control_client(key: str | None, *, insecure: bool) -> httpx.Client:
     return httpx.Client(
         headers=headers,
         timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-        verify=not insecure,
+        transport=CheckedTransport(insecure=insecure),
         trust_env=False,
         follow_redirects=False,
     )

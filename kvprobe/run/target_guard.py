@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from kvprobe.checked_addresses import remember
 from kvprobe.errors import Problem, TargetError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -43,8 +44,10 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def guard(base_url: str, *, own_target: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises `TargetError`. Every address that the name resolves to is looked at."""
-    host, addresses = _resolve(base_url)
+    """Raises `TargetError`. Every address that the name resolves to is looked at, and these are what this
+    process and its workers connect to from here on, whatever a name server says later."""
+    host, found = _resolve(base_url)
+    addresses = {_plain(ipaddress.ip_address(text)) for text in found}
     refuse_metadata(host, addresses)
     others = [a for a in addresses if not is_loopback(a)]
     allowed = environ.get(ALLOW_LIST, "")
@@ -54,6 +57,7 @@ def guard(base_url: str, *, own_target: bool, environ: Mapping[str, str] = os.en
         if unusable := _unusable(allowed):
             message += f"; {ALLOW_LIST} holds what is no host, .domain or network: {', '.join(unusable)}"
         raise TargetError(Problem("guard", message, _guard_fix(addresses)))
+    remember(host, found)
 
 
 def _guard_fix(addresses: set[Address]) -> str:
@@ -62,7 +66,8 @@ def _guard_fix(addresses: set[Address]) -> str:
     return f"add --i-own-this-target if you may load it (or name it in {ALLOW_LIST})"
 
 
-def _resolve(url: str) -> tuple[str, set[Address]]:
+def _resolve(url: str) -> tuple[str, list[str]]:
+    """The URL's host, and its addresses in the resolver's order."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -74,7 +79,7 @@ def _resolve(url: str) -> tuple[str, set[Address]]:
         raise TargetError(
             Problem("dns", f"cannot resolve the host `{host}`: {error}", "check the name, or use an address")
         ) from error
-    return host, {_plain(ipaddress.ip_address(str(info[4][0]).split("%")[0])) for info in found}
+    return host, list(dict.fromkeys(str(info[4][0]).split("%")[0] for info in found))
 
 
 def _plain(address: Address) -> Address:

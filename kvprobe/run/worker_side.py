@@ -15,14 +15,17 @@ from typing import Any
 
 import msgspec
 
-from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, UsageError, gravest
+from kvprobe.checked_addresses import addresses_of_url
+from kvprobe.errors import Exit, KvprobeError, Problem, StorageError, TargetError, UsageError, gravest
 from kvprobe.evidence.environment import collect_environment
 from kvprobe.evidence.rundir import RunDir
 from kvprobe.evidence.secrets import masked
+from kvprobe.load.end_reasons import reason_of
 from kvprobe.load.job import Command, WorkerEvent
-from kvprobe.load.jobs_remote import AgentJob, Offer
+from kvprobe.load.jobs_remote import AgentJob, Offer, address_text
 from kvprobe.load.runner import Crew, Member
 from kvprobe.load.workload import Workload, load_workload
+from kvprobe.run import target as targets
 from kvprobe.run import target_guard
 from kvprobe.run.crews import MAX_PROCESSES, parse_address, read_count
 from kvprobe.run.interrupts import Interrupts
@@ -37,6 +40,8 @@ POLL_S = 0.1
 _EXITS = {
     "breaker": Exit.ABORTED,
     "auth": Exit.TARGET,
+    "refused": Exit.TARGET,
+    "usage": Exit.USAGE,
     "storage": Exit.STORAGE,
     "lost": Exit.INTERNAL,
     "error": Exit.INTERNAL,
@@ -90,6 +95,7 @@ def conduct_worker(options: RunOptions, progress: Progress) -> WorkerOutcome:
     host, port = parse_address(options.worker_of, "--worker", "")
     if not host:
         raise UsageError(Problem("bad_option", "--worker needs the master's address", "--worker HOST"))
+    targets.api_key(options.api_key_env)
     workload = load_workload(options.workload, options.sets)
     processes = read_count(options.processes, "--processes", MAX_PROCESSES)
     run_dir = RunDir.create(options.out, f"{workload.name[:60]}-worker", workload.content_hash())
@@ -104,14 +110,20 @@ def conduct_worker(options: RunOptions, progress: Progress) -> WorkerOutcome:
         try:
             crew.start()
             last, problems = service.run()
-        except KvprobeError:
+        except KvprobeError as error:
+            # The master's user has to hear why, or sees a worker that went without a word.
+            crew.send(Command(command="refuse", reason=reason_of(error), detail=_in_full(error)))
             crew.close()
             run_dir.discard()
             raise
         finally:
             crew.close()
             progress.close()
-        return _concluded(f"{host}:{port}", run_dir, last, problems, interrupts)
+        return _concluded(address_text(host, port), run_dir, last, problems, interrupts)
+
+
+def _in_full(error: KvprobeError) -> str:
+    return "; ".join(f"{p.message} ({p.fix})" if p.fix else p.message for p in error.problems)
 
 
 def _agent(options: RunOptions, host: str, port: int, run_dir: RunDir, index: int) -> Member:
@@ -141,6 +153,7 @@ class _Service:
             event = self.crew.next_event(POLL_S)
             if event is not None:
                 if event.event == "finished":
+                    _raise_if_never_begun(event)
                     return event, _problems(event)
                 self._follow(event)
             if self.interrupts.count > self._told:
@@ -178,7 +191,7 @@ class _Service:
         target_guard.guard(offer.base_url, own_target=self.options.own_target)
         target_guard.confirm_production(offer.base_url, yes=self.options.yes)
         self.progress.say(f"target {offer.base_url}, workload {offer.workload}")
-        self.crew.send(Command(command="accept"))
+        self.crew.send(Command(command="accept", addresses=list(addresses_of_url(offer.base_url))))
 
     def _end(self) -> None:
         if self._told == 1:
@@ -190,6 +203,14 @@ class _Service:
             self.progress.say("stopping at once ...")
             self.crew.send(Command(command="stop", reason="signal"))
             self._stop_by_s = self._stop_by_s or time.monotonic() + STOP_GRACE_S
+
+
+def _raise_if_never_begun(event: WorkerEvent) -> None:
+    """No master, one that does not take this worker, or a job that cannot be done here."""
+    if event.sent or event.reason not in ("usage", "refused"):
+        return
+    problem = Problem("worker", masked(event.detail or event.reason), None)
+    raise UsageError(problem) if event.reason == "usage" else TargetError(problem)
 
 
 def _problems(event: WorkerEvent) -> list[Problem]:

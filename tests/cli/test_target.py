@@ -188,6 +188,15 @@ def test_a_key_with_a_line_end_is_refused_without_showing_it(monkeypatch: pytest
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["sk-canary-0123456789", "", "canaryCanary0123456789abcdef", "A B"])
+def test_a_key_in_the_place_of_its_variable_s_name_is_not_shown(given: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        targets.api_key(given)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path) == ("bad_option", "--api-key-env")
+    assert "canary" not in f"{problem}"
+
+
 @pytest.mark.parametrize(
     ("cards", "length"),
     [

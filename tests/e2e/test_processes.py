@@ -154,3 +154,52 @@ def test_a_master_and_a_worker_with_its_own_key(out: Path, tmp_path: Path) -> No
     written = b"".join(p.read_bytes() for p in out.rglob("*") if p.is_file())
     for text in (written, stdout.encode(), stderr.encode(), hand.out.encode(), hand.err.encode()):
         assert b"canary-of" not in text
+
+
+@pytest.mark.parametrize(
+    ("workload", "host", "code", "why"),
+    [
+        # Only the master's user has said that the machine is his own.
+        ("distinct", "0.0.0.0", 3, "is not this machine"),
+        ("shared_prefix", "127.0.0.1", 2, "the master runs the workload `distinct`, not `shared_prefix`"),
+    ],
+)
+def test_a_worker_that_refuses_its_job_is_named_with_its_reason(
+    out: Path, tmp_path: Path, workload: str, host: str, code: int, why: str
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with truth_server("--ttft", "20", "--itl", "5") as target:
+        url = target.url.replace("127.0.0.1", host)
+        lead = subprocess.Popen(
+            command(
+                "run", "distinct", "--target", url, "--i-own-this-target", "--out", str(out), "--json",
+                "--set", "requests=30", "--master", "--bind", address,
+            ),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        hand = kvprobe("run", workload, "--worker", address, "--out", str(tmp_path / "hand"), "--json")
+        stdout, stderr = lead.communicate(timeout=60)
+        assert target.rows() == []
+    assert hand.code == lead.returncode == code, (hand.err, stderr)
+    (own,), (told,) = hand.document["errors"], json.loads(stdout)["errors"]
+    assert why in own["message"]
+    assert told["code"] == "worker_refused"
+    assert told["message"].startswith("the job was refused: worker ")
+    assert own["message"] in told["message"]
+    assert own["fix"] in told["message"]
+    assert not list(out.glob("*")), "a run that never began leaves nothing"
+    assert not list((tmp_path / "hand").glob("*"))
+
+
+def test_a_signal_while_the_master_waits_for_its_workers_leaves_nothing(
+    out: Path, target: TruthServer
+) -> None:
+    process = start(out, target, "--master", "--bind", "127.0.0.1:0", "--set", "requests=3")
+    assert process.stderr is not None
+    while "0 of 1 workers are here" not in (line := process.stderr.readline()):
+        assert line, "it ended"
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert json.loads(stdout)["errors"][0]["code"] == "interrupted"
+    assert not list(out.glob("*"))

@@ -17,6 +17,7 @@ import pytest
 
 from kvprobe.report.document import run_schema
 from tests.e2e.conftest import Result, Server, command, kvprobe
+from tests.faults.kit import Exchange, answer, serve
 
 SMALL = """\
 name: small
@@ -173,6 +174,39 @@ def test_what_a_sweep_has_no_use_for(argv: tuple[str, ...], code: str, out: Path
     assert result.code == 2
     assert result.document["errors"][0]["code"] == code
     assert not out.exists()
+
+
+SWEEP_OF_TWO = """\
+name: small
+kind: distinct
+prompt: {tokens: 32}
+output: {tokens: 2}
+arrival: {open: {process: constant, rate: 1}}
+duration: 1s
+drain: 1s
+sweep: {rate: [10, 40], refine: 0}
+"""
+
+
+def test_a_server_that_never_answers_well_is_not_swept_any_further(out: Path, tmp_path: Path) -> None:
+    """Its failures say nothing of the load, and are no success of the sweep."""
+
+    async def refusing(exchange: Exchange) -> None:
+        while True:
+            request = await exchange.request()
+            known = request.startswith(b"GET /v1/models")
+            body, status = (b'{"data": [{"id": "m"}]}', "200 OK") if known else (b"{}", "503 Busy")
+            await exchange.send(answer(body, status=status))
+
+    path = tmp_path / "small.yaml"
+    path.write_text(SWEEP_OF_TWO)
+    with serve(refusing) as server:
+        result = kvprobe("run", str(path), "--target", server.url, "--out", str(out), "--json")
+    assert result.code == 4, result.err
+    assert "not one request has ended well" in result.err
+    sweep = result.document["sweep"]
+    assert [(step["load"], step["verdict"]) for step in sweep["steps"]] == [(10, "invalid")]
+    assert (sweep["interval"]["lo"], sweep["interval"]["hi"]) == (None, None)
 
 
 def start(small: str, out: Path, *more: str) -> subprocess.Popen[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvprobe.evidence.records import OpenedRequest
+from kvprobe.evidence.records import OpenedRequest, Waiting, WaitingRequest
 from kvprobe.evidence.samples import Sample
 from kvprobe.evidence.spool import SpoolWriter
 from kvprobe.gates.abort import AbortWatch, TokenBudget, Tripped, rules_of
@@ -29,6 +29,16 @@ class Rig:
         self._count += 1
         made = failed(self._count, "status") if bad else record(self._count, **fields)  # type: ignore[arg-type]
         self.worker.write(made)
+
+    def opened(self, *ids: str) -> None:
+        for name in ids:
+            self.worker.write(OpenedRequest(request_id=name, plan_index=0, intended_ns=T0, sent_ns=T0))
+
+    def wait(self, age_s: float, *ids: str, worker: str = "0", **fields: bool) -> None:
+        """The worker says that these have waited so long."""
+        stamps = {"intended_ns": T0 - 10**9, "sent_ns": T0}
+        late = [WaitingRequest(request_id=name, **stamps, **fields) for name in ids]
+        self.worker.write(Waiting(worker=worker, t_ns=T0 + int(age_s * 1e9), requests=late))
 
     def gauge(self, metric: str, value: float | None, **labels: str) -> None:
         self._count += 1
@@ -97,6 +107,98 @@ def test_live_latencies_count_waits_that_timed_out(tmp_path: Path) -> None:
     tripped = rig.after(1)
     assert tripped is not None
     assert "ttft.p50" in tripped.why
+
+
+HUNG = tuple(f"hung{i}" for i in range(6))
+
+
+def test_requests_that_still_wait_for_their_first_token_count_once_they_exceed_the_limit(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, "ttft.p95 > 2s for 3s")
+    rig.opened(*HUNG)
+    rig.wait(1.9, *HUNG)
+    assert rig.after(1) is None
+    rig.wait(2.1, *HUNG)
+    assert rig.after(1) is None, "it has held for no time yet"
+    rig.wait(5.5, *HUNG)
+    tripped = rig.after(3.5)
+    assert tripped is not None
+    assert "ttft.p95 is at least 5.50 s, over the latest 6 requests, 6 still waiting" in tripped.why
+
+
+def test_a_wait_that_has_ended_or_is_no_longer_told_of_does_not_count(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "ttft.p50 > 2s for 0s", "ttft.p50 > 90s for 0s")
+    rig.opened(*HUNG)
+    rig.wait(2.5, *HUNG, first_token=True)
+    assert rig.after(1) is None, "their first token has come"
+    rig.wait(2.5, *HUNG, warmup=True)
+    assert rig.after(1) is None, "a warm-up is not measured"
+    rig.wait(2.5, "never opened", *HUNG[:4])
+    assert rig.after(1) is None, "four are too few while requests end"
+    rig.wait(2.5, *HUNG)
+    for name in HUNG:
+        rig.row(request_id=name)
+    assert rig.after(1) is None, "their rows say what it was"
+    rig.opened("a", "b", "c", "d", "e", "f", "g")
+    rig.wait(4, "a", "b", "c", "d", "e", "f", "g")
+    rig.now_s += 4
+    rig.watch._live.read(rig.now_s - 4)
+    assert rig.after(0) is None, "a word of the worker that is four seconds old"
+    rig.wait(4, "a", "b", "c", "d", "e", "f", "g")
+    assert rig.after(1) is not None
+
+
+@pytest.mark.parametrize(
+    ("rule", "trips"),
+    [
+        ("e2e.p50 > 2s for 0s", True),
+        ("response_latency.p50 > 3s for 0s", True),
+        ("e2e.p50 > 3s for 0s", False),
+        ("response_ttft.p50 > 2s for 0s", False),
+        ("tpot.p50 > 2s for 0s", False),
+        ("dispatch_delay.p50 > 500ms for 0s", False),
+    ],
+)
+def test_a_stream_that_hangs_after_its_first_token_bounds_what_counts_to_its_end(
+    tmp_path: Path, rule: str, trips: bool
+) -> None:
+    rig = Rig(tmp_path, rule)
+    rig.opened(*HUNG)
+    rig.wait(2.5, *HUNG, first_token=True)
+    assert (rig.after(1) is not None) == trips
+
+
+def test_one_user_whose_server_hangs_is_seen_once_nothing_has_ended_for_the_window(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "ttft.p95 > 2s for 3s")
+    for _ in range(20):
+        rig.row(ttft_ms=100)
+    rig.opened("hung")
+    assert rig.after(1) is None
+    for second in range(1, 10):
+        rig.wait(second, "hung")
+        assert rig.after(1) is None, "one of 21, and the others are of now"
+    for second in (10, 12):
+        rig.wait(second, "hung")
+        assert rig.after(2) is None, "the grace time"
+    rig.wait(14, "hung")
+    tripped = rig.after(2)
+    assert tripped is not None
+    assert "ttft.p95 is at least 14.0 s, over one request, 1 still waiting" in tripped.why
+
+
+def test_a_single_slow_request_among_few_begins_no_count_that_goes_on_after_it(tmp_path: Path) -> None:
+    """Between two slow requests the first token came: nothing has held meanwhile."""
+    rig = Rig(tmp_path, "ttft.p95 > 2s for 5s")
+    for number in range(3):
+        name = f"slow{number}"
+        rig.opened(name)
+        assert rig.after(1) is None
+        rig.now_s += 10
+        rig.wait(11, name)
+        assert rig.after(1) is None
+        rig.row(request_id=name, ttft_ms=12_000)
+        assert rig.after(1) is None
 
 
 def test_gauges_of_the_moment(tmp_path: Path) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kvprobe.checked_addresses import forget
 from kvprobe.errors import TargetError, UsageError
 from kvprobe.load.job import PlannedRequest
 from kvprobe.load.workload import Workload
+from kvprobe.observe.metrics import MetricsClient
 from kvprobe.run import guards, target_guard
+from kvprobe.run import target as targets
 from tests.e2e.conftest import kvprobe
+from tests.faults.client import client_of
+from tests.faults.kit import DONE, chunk, playing, serve
 from tests.load.truth import truth_server
 
 
@@ -296,3 +303,41 @@ def test_an_abort_rule_that_can_never_stop_the_load_is_told() -> None:
     assert "waiting" not in told
     assert guards.idle_rules(workload(requests=None, duration="11s", abort=rules)) is None
     assert guards.idle_rules(workload(abort=rules)) is None, "nobody knows how long 10 requests take"
+
+
+def test_f62_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that gives a harmless address to the guard and another one afterwards."""
+    real = socket.getaddrinfo
+    asked: list[str] = []
+
+    def rebinding(host: str, port: int, *rest: int, **more: int) -> list[Any]:
+        if host != "rebind.test":
+            return real(host, port, *rest, **more)
+        asked.append(host)
+        address = "127.0.0.1" if len(asked) == 1 else "127.0.0.99"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with serve(playing(chunk("a"), chunk(finish="stop"), DONE)) as server:
+        url = server.url.replace("127.0.0.1", "rebind.test")
+        target_guard.guard(url, own_target=False, environ={})
+        with client_of(url) as client:
+            assert client.send().failure is None
+        with targets.control_client(None, insecure=False) as control:
+            assert control.get(url).status_code == 200
+        scrape = MetricsClient(url)
+        assert scrape.scrape().failure.kind == "not_prometheus", "it answered"
+        scrape.close()
+        assert asked == ["rebind.test"], "nobody looks it up again"
+        forget()
+        with client_of(url) as client:
+            assert client.send().failure == "connect", "the second answer, to which nobody listens"
+
+
+def test_f62_a_suite_asks_a_target_nothing_before_the_guard_has_looked(tmp_path: Path) -> None:
+    with serve(playing(chunk("a"), chunk(finish="stop"), DONE)) as server:
+        url = server.url.replace("127.0.0.1", "0.0.0.0")
+        result = kvprobe("run", "three_controls", "--target", url, "--out", str(tmp_path / "r"), "--json")
+        assert server.connections == 0
+    assert result.code == 3
+    assert result.document["errors"][0]["code"] == "guard"

@@ -94,6 +94,20 @@ def test_an_abort_rule_stops_the_load_and_is_named(tmp_path: Path) -> None:
     assert rule["rule"] == "error_rate > 50% for 1s"
 
 
+def test_a_server_that_hangs_trips_a_rule_on_the_first_token_long_before_a_time_out(
+    tmp_path: Path,
+) -> None:
+    rule = ("--abort", "ttft.p95 > 1s for 1s", "--processes", "2")
+    with truth_server("--ttft", "60000") as server:
+        result = run(server.url, tmp_path / "runs", "--users", "6", "--duration", "90s", *rule)
+    assert result.code == 5, result.err
+    assert "`ttft.p95 > 1s` held for 1 s: ttft.p95 is at least" in result.err
+    assert "6 still waiting" in result.err
+    document = result.document
+    assert document["requests"]["by_failure"] == {"cancelled_at_end": 6}
+    assert document["window"]["finish_reason"] == "abort"
+
+
 def test_an_abort_rule_on_the_server_s_own_gauge(tmp_path: Path) -> None:
     """The truth server counts its open requests against its slots: two or more of 4 fill the cache."""
     with truth_server("--ttft", "300", "--itl", "5", "--kv-slots", "2") as server:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -115,7 +117,16 @@ def test_a_breaker_of_one_worker_ends_all(tmp_path: Path, peers: list[Peer]) -> 
     assert len(spooled(tmp_path / "spool").records) == last.sent
 
 
-def test_a_job_that_is_refused_where_it_would_be_done_ends_the_run(tmp_path: Path, peers: list[Peer]) -> None:
+@pytest.mark.parametrize(
+    ("said", "reason", "why"),
+    [
+        ({"command": "refuse", "reason": "refused", "detail": "not from here"}, "refused", "not from here"),
+        (None, "error", "was ended on its machine before it had a job"),
+    ],
+)
+def test_a_job_that_is_refused_where_it_would_be_done_ends_the_run(
+    tmp_path: Path, peers: list[Peer], said: dict[str, str] | None, reason: str, why: str
+) -> None:
     with truth_server(*FAST) as server:
         port = free_port()
         lead = master(server.url, workload(USERS, requests=9), tmp_path / "spool", workers=1, port=port)
@@ -123,11 +134,55 @@ def test_a_job_that_is_refused_where_it_would_be_done_ends_the_run(tmp_path: Pat
         peers.extend([lead, hand])
         offer = json.loads(hand.hear("offered").detail or "")
         assert (offer["base_url"], offer["workload"]) == (server.url, "test")
+        if said is not None:
+            hand.say(**said)
         assert hand.process.stdin is not None
         hand.process.stdin.close()
         last = lead.hear("finished")
         assert server.rows() == []
-    assert (last.reason, "refused" in (last.detail or "")) == ("error", True)
+    assert last.reason == reason
+    assert re.fullmatch(rf"worker [A-Za-z0-9_.-]+-0: {why}", last.detail or "")
+
+
+def test_a_worker_connects_to_what_its_own_guard_has_seen(tmp_path: Path, peers: list[Peer]) -> None:
+    """Names may mean another machine there than at the master."""
+    with truth_server(*FAST) as server:
+        port = free_port()
+        url = server.url.replace("127.0.0.1", "no-such-host.invalid")
+        lead = master(url, workload(USERS, requests=6), tmp_path / "spool", workers=1, port=port)
+        hand = agent(tmp_path / "agent", port, trusted=False)
+        peers.extend([lead, hand])
+        hand.hear("offered")
+        hand.say("accept", addresses=["127.0.0.1"])
+        lead.go()
+        assert lead.hear("finished").ok == 6
+
+
+def test_a_worker_that_is_not_wanted_hears_why(tmp_path: Path, peers: list[Peer]) -> None:
+    with truth_server(*FAST) as server:
+        lead, (hand,) = led(tmp_path, peers, server.url, workload(USERS, requests=6), workers=1)
+        lead.hear("ready")
+        told = hand.hear("waiting").detail or ""
+        late = agent(tmp_path / "late", int(told.rpartition(":")[2].split()[0]))
+        peers.append(late)
+        last = late.hear("finished")
+        lead.say("go", t0_ns=time.monotonic_ns() + 300_000_000)
+        assert lead.hear("finished").ok == 6
+    assert last.reason == "usage"
+    assert "does not take this worker: this run has all its workers already" in (last.detail or "")
+
+
+def test_a_worker_that_cannot_do_its_job_tells_the_master(tmp_path: Path, peers: list[Peer]) -> None:
+    """It would else be waited for, and then called lost."""
+    port = free_port()
+    plan = workload(USERS, requests=9)
+    lead = master("http://127.0.0.1:9", plan, tmp_path / "spool", workers=2, port=port)
+    hands = [agent(tmp_path / "a", port), agent(tmp_path / "b", port, api_key_env="KVPROBE_TEST_NO_SUCH_KEY")]
+    peers.extend([lead, *hands])
+    last = lead.hear("finished")
+    assert (last.reason, last.sent) == ("usage", 0)
+    assert "KVPROBE_TEST_NO_SUCH_KEY is not set" in (last.detail or "")
+    assert hands[1].hear("finished").reason == "usage"
 
 
 def test_a_target_on_the_masters_loopback_is_not_given_to_another_machine() -> None:

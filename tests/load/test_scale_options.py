@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvprobe.errors import UsageError
+from kvprobe.load.jobs_remote import address_text
 from kvprobe.load.workload import Workload
 from kvprobe.run.crews import check_scale, parse_address
 from kvprobe.run.options import RunOptions
@@ -82,6 +83,7 @@ def test_options_that_do(options: dict[str, Any]) -> None:
 )
 def test_addresses(text: str, parsed: tuple[str, int]) -> None:
     assert parse_address(text, "--bind") == parsed
+    assert parse_address(address_text(*parsed), "--bind") == parsed
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,8 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
         ({"worker_of": ":5557"}, "bad_option"),
         ({"worker_of": "127.0.0.1", "target": "http://127.0.0.1:1"}, "conflict"),
         ({"worker_of": "127.0.0.1", "thresholds": ("ttft.p95 < 1s",)}, "conflict"),
+        ({"worker_of": "127.0.0.1", "api_key_env": "sk-canary"}, "bad_option"),
+        ({"worker_of": "127.0.0.1", "api_key_env": "KVPROBE_TEST_NO_SUCH_KEY"}, "missing_api_key"),
     ],
 )
 def test_a_worker_takes_from_the_master_what_is_the_masters(

@@ -251,8 +251,17 @@ def test_a_missing_key_variable_is_told(tmp_path):
     target = TargetSpec(base_url="http://127.0.0.1:9", model="m", api_key_env="KVPROBE_TEST_NO_SUCH_KEY")
     with worker(target, workload(USERS, requests=1), tmp_path / "x.jsonl") as driven:
         last = driven.hear("finished")
-    assert last.reason == "error"
+    assert last.reason == "usage"
     assert "KVPROBE_TEST_NO_SUCH_KEY" in last.detail
+
+
+def test_a_worker_connects_to_the_addresses_that_were_checked(spool):
+    with truth_server(*FAST) as server:
+        url = server.url.replace("127.0.0.1", "no-such-host.invalid")
+        target = TargetSpec(base_url=url, model="truth", addresses=["127.0.0.1"])
+        with worker(target, workload(USERS, requests=6), spool) as driven:
+            driven.go()
+            assert driven.finish().ok == 6
 
 
 def test_the_error_rate_trips_the_breaker_too(spool):

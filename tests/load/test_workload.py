@@ -202,6 +202,8 @@ timeouts: {conect: 3s}
         ("requests: 10", 'requests: 10\nserver_args: "--x \'y"', "bad_value", "quotes"),
         ("requests: 10", "requests: 10\nusers: 3", "unknown_key", "unknown key `users`"),
         ("prompt:\n  tokens: 100", "prompt: 5", "wrong_type", "a mapping"),
+        ("  tokens: 8", "  tokens: 0", "bad_value", "`output.tokens` must be at least 1, and `0` is not"),
+        ("requests: 10", "requests: .nan", "bad_value", "not a finite number"),
     ],
 )
 def test_each_mistake_gives_one_problem(tmp_path: Path, old: str, new: str, code: str, words: str) -> None:
