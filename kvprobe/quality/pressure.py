@@ -13,6 +13,7 @@ from types import TracebackType
 
 import httpx
 
+from kvprobe.checked_transport import CheckedTransport
 from kvprobe.doctor.prefix_probe import prompt
 from kvprobe.observe.dialects import Page
 from kvprobe.observe.metrics import MetricsClient
@@ -68,7 +69,10 @@ class Pressure:
         self._output_tokens = max(8, int(filler_tokens * (1 - PROMPT_SHARE)))
         self._metrics = MetricsClient(metrics_url, dict(headers), insecure=insecure)
         self._client = httpx.Client(
-            headers=dict(headers), timeout=FILLER_TIMEOUT_S, verify=not insecure, trust_env=False
+            headers=dict(headers),
+            timeout=FILLER_TIMEOUT_S,
+            transport=CheckedTransport(insecure=insecure),
+            trust_env=False,
         )
         self._over = threading.Event()
         self._full = threading.Event()
