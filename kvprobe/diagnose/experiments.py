@@ -117,16 +117,17 @@ def _burst(limit: Direction, free: Direction, full: Direction) -> Judge:
         result = done.get("burst")
         if not result or result.get("running_max") is None or not result.get("looks"):
             return None
-        usage, most = result.get("kv_usage_max") or 0.0, result["running_max"]
+        usage, most = result.get("kv_usage_max"), result["running_max"]
+        held = f", {percent(usage)} of the pool at most" if usage is not None else ""
         pinned = len(result.get("running_with_queue") or []) == 1 and most < result["requests"]
         told = evidence(
             "experiment: burst",
             f"{whole(result['requests'])} short requests at once: up to {whole(most)} ran, up to "
-            f"{whole(result.get('waiting_max') or 0)} waited, {percent(usage)} of the pool at most",
+            f"{whole(result.get('waiting_max') or 0)} waited{held}",
             running_max=(most, "count"),
             kv_usage_max=(usage, "ratio"),
         )
-        if usage >= 0.9:
+        if usage is not None and usage >= 0.9:
             return full, told
         return (limit if pinned else free if most >= result["requests"] else "nothing"), told
 

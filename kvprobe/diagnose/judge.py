@@ -1,8 +1,10 @@
 """From the rules to one answer.
 
 Validity outranks every cause: of an invalid run only what does not rest on the client's clock may be
-said, and never as the primary finding. Exactly one finding is primary; when nothing is wrong there
-is none, and the answer is `healthy_baseline`. Failures that no rule explains are `unknown`.
+said, and never as the primary finding. The one exception is a run that is invalid for nothing else than
+that the target failed every request: then what made it fail them is the answer. Exactly one finding is
+primary; when nothing is wrong there is none, and the answer is `healthy_baseline`. Failures that no rule
+explains are `unknown`.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from kvprobe.diagnose.joint import of_log, ordered, without_excluded
 from kvprobe.diagnose.log_answer import facts_of
 from kvprobe.diagnose.model import Diagnosis, Evidence, Finding, Validity
 from kvprobe.diagnose.rules import stream
-from kvprobe.diagnose.rules.base import Outcome, Rule, finding
+from kvprobe.diagnose.rules.base import Candidate, Outcome, Rule, finding
 from kvprobe.diagnose.rules.cancelled import cancelled
 from kvprobe.diagnose.rules.client import client_bound
-from kvprobe.diagnose.rules.failures import unexplained_failures
+from kvprobe.diagnose.rules.context_words import context_limit
+from kvprobe.diagnose.rules.failures import of_target, unexplained_failures
 from kvprobe.diagnose.rules.fragmented import fragmented
 from kvprobe.diagnose.rules.host_cpu import host_cpu_bound
 from kvprobe.diagnose.rules.neighbour import neighbour
 from kvprobe.diagnose.rules.pool import kv_pool
+from kvprobe.diagnose.rules.pool_words import pool_words
 from kvprobe.diagnose.rules.prediction_off import prediction_off
 from kvprobe.diagnose.rules.prefill import prefill_twice
 from kvprobe.diagnose.rules.prefix import prefix_row
@@ -48,6 +52,8 @@ RULES: tuple[Rule, ...] = (
     cancelled,
     queue_limit,
     kv_pool,
+    pool_words,
+    context_limit,
     prefill_twice,
     server_host,
     host_cpu_bound,
@@ -95,8 +101,11 @@ def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome)
     rest, named_first = ([failing] if failing else []), [c.finding for c in candidates]
     if not validity.valid:
         named = [c.finding for c in candidates if c.timing_free and c.finding.cause != UNKNOWN]
-        first = client_bound(issues) or _no_cause_named(issues, failing)
-        findings = [first, *named, *(f for f in rest if first.cause != UNKNOWN)]
+        if _why_all_failed(view, issues, candidates):
+            findings = named
+        else:
+            first = client_bound(issues) or _no_cause_named(issues, failing)
+            findings = [first, *named, *(f for f in rest if first.cause != UNKNOWN)]
     else:
         # What failed comes before other things that nobody can explain.
         findings = [*(f for f in named_first if f.cause != UNKNOWN), *rest]
@@ -107,6 +116,16 @@ def _rank(view: View, validity: Validity, issues: list[Issue], outcome: Outcome)
         return []
     causes = {f.cause for f in placed}
     return [*_with_separation(placed), *(f for f in ruled_out if f.cause not in causes)]
+
+
+def _why_all_failed(view: View, issues: list[Issue], candidates: Sequence[Candidate]) -> bool:
+    """The measurement is invalid only because the target failed every request that was sent, and the first
+    candidate is why it failed all of them."""
+    codes = {i.code for i in issues if i.level == "invalid"}
+    if codes != {"no_success"} or not of_target(view) or not candidates:
+        return False
+    first = candidates[0]
+    return first.timing_free and first.finding.cause != UNKNOWN and not of_target(view, first.explains)
 
 
 def _with_separation(findings: list[Finding]) -> list[Finding]:

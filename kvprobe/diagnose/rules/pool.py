@@ -1,7 +1,8 @@
 """The KV pool: under pressure (a finding), or idle (an observation).
 
 Usage at or above 90 % alone is not pressure: a pool is there to be used. Pressure is high usage
-together with preemptions, or with a queue. Usage below 30 % says that memory is not the limit only
+together with preemptions, or with a queue; below that, a queue whose next prompt does not fit beside what
+is held. Usage below 30 % says that memory is not the limit only
 if nothing waited.
 """
 
@@ -13,6 +14,7 @@ from kvprobe.diagnose.model import Confidence, Evidence, Observation, Quantity
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.rules.cancelled import COUNTS_RUNNING_ONLY
 from kvprobe.diagnose.rules.held import who_held_it
+from kvprobe.diagnose.rules.pool_next import pool_holds_no_more
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.flight import fewest_holding, holders
@@ -36,7 +38,7 @@ def kv_pool(view: View) -> Outcome:
     waiting = view.load_series(WAITING)
     if len(usage) < MIN_SAMPLES:
         return Outcome()
-    pressure = _pressure(view, usage, waiting)
+    pressure = _pressure(view, usage, waiting) or pool_holds_no_more(view)
     if pressure is not None:
         return Outcome(candidates=[pressure])
     idle = _idle(usage, waiting)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
 from kvprobe.diagnose.rules.pool import PREEMPTIONS
-from kvprobe.diagnose.rules.queue_limit import waiting_share
+from kvprobe.diagnose.rules.queue_words import waiting_share
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.units import percent, whole

@@ -26,6 +26,7 @@ from kvprobe.diagnose.rules.prefix_facts import (
 )
 from kvprobe.diagnose.rules.prefix_layout import layout_unstable
 from kvprobe.diagnose.rules.prefix_reordered import reordered
+from kvprobe.diagnose.rules.prefix_slots import asked_without_cache, held_and_not_used
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.memory import whole as label_number
@@ -55,46 +56,66 @@ def prefix_row(view: View) -> Outcome:
 
 
 def caching_off(view: View) -> Candidate | None:
-    """Needs: prompts that share a lot, no hits. Concludes from the engine's word, or from a query
-    counter that stood still while prompts were computed. Refuted by any hit."""
+    """Needs: prompts that share a lot, no hits. Concludes from the engine's word, from a query counter that
+    stood still while prompts were computed, or from slots that held a prompt of which nothing was used.
+    Refuted by any hit."""
     could, got = could_share(view), got_of(view)
     if could < SUBSTANTIAL or (got is not None and got >= NO_HITS) or any_cached(view):
         return None
     off = engine_says_off(view)
-    still = _queries_stood_still(view)
-    if off is not True and not (off is None and still):
+    if off is False:
         return None
     confidence: Confidence = "certain" if off else "likely"
-    told = [hit_evidence(view)]
-    if off:
-        told.insert(
-            0,
-            evidence(
-                "cache_config_info",
-                "the engine's configuration says enable_prefix_caching=False",
-                enable_prefix_caching=(False, None),
-            ),
-        )
-        because = "the engine says that prefix caching is off"
-    else:
-        told.insert(0, still or evidence(activity.PREFIX_QUERIES, "did not move"))
-        because = "its prefix cache was never asked while it computed these prompts"
+    because, told = _switched_off() if off else _never_asked(view)
+    if not told:
+        return None
     shown = "no hit was seen" if got is None else f"{percent(got)} came from the cache"
     why = f"{_possible(view)} and {shown}: {because}."
+    if not off and asked_without_cache(view):
+        return _off_by_request(why, [*told, hit_evidence(view)])
     return candidate(
         "prefix_caching_off",
         confidence,
         why,
-        told,
+        [*told, hit_evidence(view)],
         check_first=["the server's start-up line or flags for prefix caching"],
         remedy=[
-            "switch prefix caching on (vLLM: --enable-prefix-caching; bundled server: without "
-            "--no-prefix-caching)"
+            "switch prefix caching on (vLLM: --enable-prefix-caching; llama.cpp: without --no-cache-prompt; "
+            "bundled server: without --no-prefix-caching)"
         ],
         would_change_my_mind=[
             "a single prompt token served from the cache",
             "a configuration that says it is on",
         ],
+    )
+
+
+def _switched_off() -> tuple[str, list[Evidence]]:
+    told = evidence(
+        "cache_config_info",
+        "the engine's configuration says enable_prefix_caching=False",
+        enable_prefix_caching=(False, None),
+    )
+    return "the engine says that prefix caching is off", [told]
+
+
+def _never_asked(view: View) -> tuple[str, list[Evidence]]:
+    """(what shows that the cache was not used, its evidence); no evidence where nothing shows it."""
+    still = _queries_stood_still(view)
+    if still is not None:
+        return "its prefix cache was never asked while it computed these prompts", [still]
+    return "slots held the same beginnings, and they were computed again", held_and_not_used(view)
+
+
+def _off_by_request(why: str, told: list[Evidence]) -> Candidate:
+    return candidate(
+        "prefix_disabled_by_request",
+        "likely",
+        f"{why[:-1]}; the requests themselves say cache_prompt: false.",
+        told,
+        check_first=["`cache_prompt` in the body of the requests"],
+        remedy=["leave `cache_prompt` out of the requests, or set it to true"],
+        would_change_my_mind=["the same without that option in the requests"],
     )
 
 
@@ -202,13 +223,22 @@ def unexplained(view: View) -> Candidate | None:
             evidence("prompt_layout", f"reachable: {percent(reach)}", reachable=(reach, "ratio")),
         ],
         check_first=["one prompt sent twice, byte for byte: how many of its tokens come from the cache?"],
-        remedy=[
-            "collect the engine's start-up log (block size, speculation, model type) and diagnose it with "
-            "the run"
-        ],
+        remedy=[_log_that_tells(view)],
         would_change_my_mind=[
             "a per-request salt, several replicas, or a model whose state cannot be cached"
         ],
+    )
+
+
+def _log_that_tells(view: View) -> str:
+    if view.summary.engine == "llama.cpp":
+        return (
+            "collect the log of the load and diagnose it with the run: `selected slot by LCP similarity` "
+            "beside no hits says that reuse is off, `forcing full prompt re-processing` that the model "
+            "cannot rewind"
+        )
+    return (
+        "collect the engine's start-up log (block size, speculation, model type) and diagnose it with the run"
     )
 
 

@@ -1,73 +1,91 @@
-"""Requests wait for a configured limit while blocks are free."""
+"""Requests wait for a configured limit while blocks are free.
+
+Where the engine states its limit the rule compares with it. Most do not say it on their metrics page (vLLM
+does not): then a number that stands still while others wait tells, if most of the engine's steps had no
+prompt to compute. Where each step computes one, the queue is for computing, and a limit changes nothing.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from kvprobe.diagnose.rules.base import Candidate, Outcome, evidence, finding
+from kvprobe.diagnose.rules.pool_next import no_room_for_next
+from kvprobe.diagnose.rules.queue_words import (
+    PINNED,
+    WAITING,
+    configured,
+    over_the_limit,
+    overload,
+    waiting_share,
+)
+from kvprobe.diagnose.rules.slot_limit import slot_limit
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
-from kvprobe.summary.memory import whole as label_number
-from kvprobe.summary.units import figures, percent, plural, whole
+from kvprobe.summary.units import percent, plural, whole
 
-WAITING = "engine.requests_waiting"
 ROOMY = 0.7
 """Above this use of the pool the next prompt may not fit, and memory may be what they wait for."""
 MIN_READINGS = 4
-PINNED, PINNED_UNTOLD = 0.8, 0.95
-"""Share of the readings with a queue in which exactly so many ran: where the limit is known, and where
-it has to be guessed."""
+NEAR = 0.95
+"""Share of the readings with a queue in which the highest number ran, or one less. vLLM counts a request out
+with its last token, and the next one in only when its first step is done."""
 MIN_UNTOLD = 8
+STEP_TOKENS = 2048
+"""Of prompts in one step, the usual bound of engines that serve; a step takes up one request at least."""
+PROMPT_STEPS = 0.5
+"""Of the steps: where more of them compute prompts, the queue is for that, and not for a limit."""
 WAIT_SHARE = 0.25
-OVERLOAD = 1.1
-"""Offered over served, from which on a queue grows whatever the limit."""
 
 
 def queue_limit(view: View) -> Outcome:
     """Needs: a queue, a pool with room, and the number that runs pinned to one value, the configured one
     where it is known. Refuted by a number that varies: then the queue is for compute, not for a limit."""
+    of_slots = slot_limit(view)
+    if of_slots is not None:
+        return Outcome(candidates=[of_slots])
     usage = dict(view.load_series(activity.KV_USAGE))
     running = dict(view.load_series(activity.RUNNING))
     queued = [t for t, v in view.load_series(WAITING) if v > 0 and t in running and t in usage]
     if len(queued) < MIN_READINGS or max(usage[t] for t in queued) > ROOMY:
         return Outcome()
     cap, times = Counter(running[t] for t in queued).most_common(1)[0]
-    share, limit = times / len(queued), configured(view)
+    limit = configured(view)
     if cap < 1 or cap < max(running.values()) or (limit is not None and limit != cap):
         return Outcome()
-    known = limit is not None
-    if share < (PINNED if known else PINNED_UNTOLD) or (not known and len(queued) < MIN_UNTOLD):
+    known, ran = limit is not None, [running[t] for t in queued]
+    at_limit = times >= PINNED * len(ran) or _near(ran, cap) if known else _stands_still(view, ran, cap)
+    if not at_limit:
         return Outcome()
     waited = waiting_share(view)
-    if waited is not None and waited < WAIT_SHARE:
+    if (waited is not None and waited < WAIT_SHARE) or no_room_for_next(view) is not None:
         return Outcome()
     return Outcome(candidates=[_said(view, cap, queued, usage, known=known, waited=waited)])
 
 
-def configured(view: View) -> int | None:
-    """The limit on sequences that the engine states, on its metrics page or in its log."""
-    told = label_number(view.config.get("max_num_seqs"))
-    if told is not None or view.log is None:
-        return told
-    event = view.log.last("config")
-    value = event.get("max_num_seqs") if event is not None else None
-    return value if type(value) is int else None
+def _near(ran: list[float], cap: float) -> bool:
+    """The most frequent number is the highest one, and hardly ever did less than one below it run."""
+    return sum(1 for n in ran if n >= cap - 1) >= NEAR * len(ran)
 
 
-def overload(view: View) -> tuple[float, float] | None:
-    """(offered, served) requests a second of an open loop that asks for more than is done; else null.
-    Whether the limit or the computing is what holds them back, one run at one limit cannot tell."""
-    if view.summary.arrival.loop != "open":
+def _stands_still(view: View, ran: list[float], cap: float) -> bool:
+    """As if by a limit: in most steps there was no prompt to compute, and still nobody was let in."""
+    if len(ran) < MIN_UNTOLD:
+        return False
+    prompts = prompt_steps(view, cap)
+    return (
+        ran.count(cap) >= NEAR * len(ran) if prompts is None else prompts <= PROMPT_STEPS and _near(ran, cap)
+    )
+
+
+def prompt_steps(view: View, running: float) -> float | None:
+    """Share of the engine's steps that computed a part of a prompt, with so many requests running, each of
+    which gets a token a step; null without requests of ours that ended well."""
+    rows = [(r.prompt_tokens, r.completion_tokens) for r in view.ok]
+    prompts, answers = sum(p or 0 for p, _ in rows), sum(a or 0 for _, a in rows)
+    if not rows or answers <= 0:
         return None
-    rates = view.summary.metrics.rates
-    offered, served = rates.offered_per_s, rates.completed_per_s
-    return (offered, served) if offered and served and offered > OVERLOAD * served else None
-
-
-def waiting_share(view: View) -> float | None:
-    """Share of TTFT spent in the server's queue, by its own histograms; null where it has none."""
-    queue, ttft = view.increase("engine.queue_seconds_sum"), view.increase("engine.ttft_seconds_sum")
-    return min(queue.value / ttft.value, 1.0) if queue and ttft and ttft.value > 0 else None
+    return running * max(float(len(rows)), prompts / STEP_TOKENS) / answers
 
 
 def _said(
@@ -78,11 +96,7 @@ def _said(
     stated = "the configured limit" if known else "as if by a limit"
     took = f"; {percent(waited)} of all TTFT was that wait" if waited is not None else ""
     more = overload(view)
-    if more is not None:
-        took += (
-            f"; {figures(more[0])}/s were offered and {figures(more[1])}/s served, and a higher limit may not"
-        )
-        took += " change that"
+    took += over_the_limit(more)
     found = finding(
         "queue_limit",
         "suspected" if more is not None else "certain" if known else "likely",

@@ -253,6 +253,7 @@ declare(
     "profiled_tokens", asked=("tokens", "that was asked for"), profiled=("tokens", "that fit by the profile")
 )
 declare("prompt_cache_full")
+declare("prompt_held", similarity=("ratio", "of a new prompt that its slot already held"))
 declare("prompt_kept", kept=("tokens", "that were kept"), task=(None, "number of the task"))
 declare("prompt_started", prompt=("tokens", "length of the prompt"))
 declare("recovered")

@@ -61,6 +61,13 @@ def test_a_queue_that_is_still_being_admitted_is_no_limit() -> None:
     assert "queue_limit" not in {f.cause for f in diagnosis(text).findings}
 
 
+def test_a_queue_for_computing_prompts_is_no_limit() -> None:
+    """Four run and others wait, pinned as if by a limit: but each step is full of prompts."""
+    busy = _lines(6, 4, 5, 22.0, tps=0.3, prompt=140.0)
+    assert "queue_limit" not in {f.cause for f in diagnosis(busy).findings}
+    assert primary(_lines(6, 4, 5, 22.0, tps=60.0, prompt=140.0)).cause == "queue_limit"
+
+
 def test_idle_is_below_thirty_percent_with_nothing_waiting() -> None:
     assert primary(_lines(5, 3, 0, 4.0)).cause == "kv_pool_idle"
     assert diagnosis(_lines(5, 20, 0, 42.0)).primary == "healthy_baseline"

@@ -30,6 +30,9 @@ _ALL_BUT_FULL: Final = 0.95
 """A single reading, as people paste it, is a suspicion only at this level."""
 _SLOW_TOKENS_PER_S: Final = 8.0
 """For one request: slower than reading; a decode step of any served model takes less."""
+_STEP_TOKENS: Final = 2048
+"""Of prompts in one step, the usual bound of engines that serve; of answers a step gives one to each."""
+_PROMPT_STEPS: Final = 0.5
 _SHOWN = ("running", "waiting", "kv_usage", "generation_tokens_per_s")
 
 
@@ -254,10 +257,20 @@ def limit(view: LogView) -> list[LogCandidate]:
         most = told(view, "max_num_seqs")
         at_limit = most is not None and max(running) >= most
         plateau = max(running) - min(running) <= max(1, 0.15 * max(running))
-        if _stuck(free) or not (at_limit or plateau):
+        if _stuck(free) or not (at_limit or (plateau and not _computing_prompts(free))):
             continue
         return [_limit(view, free, most, at_limit)]
     return []
+
+
+def _computing_prompts(events: list[Event]) -> bool:
+    """Most steps compute prompts: then requests wait for that, however many may run."""
+    steps = [
+        e.get("running") * e.get("prompt_tokens_per_s") / (e.get("generation_tokens_per_s") or 1.0)
+        for e in events
+        if e.get("prompt_tokens_per_s") is not None and e.get("generation_tokens_per_s") is not None
+    ]
+    return bool(steps) and sum(steps) / len(steps) > _PROMPT_STEPS * _STEP_TOKENS
 
 
 def _limit(view: LogView, free: list[Event], most: float | None, at_limit: bool) -> LogCandidate:

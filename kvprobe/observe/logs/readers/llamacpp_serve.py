@@ -147,6 +147,13 @@ _SERVE = (
         phase="serve",
     ),
     signature(
+        "prompt_held",
+        "selected slot by",
+        r"selected slot by (?:LCP|lcs) similarity, (?:lcs_len = \d+, )?"
+        r"(?:f_sim_best|sim_best|max_similarity|similarity) = (?P<similarity__ratio>[\d.]+)",
+        phase="serve",
+    ),
+    signature(
         "prompt_cache_full",
         "cache size limit reached",
         r"cache (?:size|token) limit .{0,20}reached|cache size limit reached, removing oldest",
