@@ -35,6 +35,8 @@ class StepCost:
     roofline: bool = False
     source: str = "none"
     notes: tuple[str, ...] = ()
+    seen_running: int | None = None
+    """Most requests that decoded at once in the run of a fit: beyond it a step is extrapolated."""
 
 
 ASSUMED = StepCost(

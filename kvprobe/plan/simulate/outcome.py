@@ -110,6 +110,7 @@ class StepTime(msgspec.Struct, kw_only=True):
     front_s: float = 0.0
     roofline: bool
     notes: list[str]
+    seen_running: int | None = None
 
 
 def step_time(cost: StepCost) -> StepTime:
@@ -122,6 +123,7 @@ def step_time(cost: StepCost) -> StepTime:
         front_s=cost.front_s,
         roofline=cost.roofline,
         notes=list(cost.notes),
+        seen_running=cost.seen_running,
     )
 
 

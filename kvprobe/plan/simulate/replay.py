@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvprobe.errors import Problem, UsageError
+from kvprobe.plan.simulate import books as b
 from kvprobe.plan.simulate.cost import ASSUMED, StepCost
 from kvprobe.plan.simulate.holders import Concentration, Exhaustions, concentration, exhaustions
 from kvprobe.plan.simulate.outcome import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 SCHEMA = "kvprobe.replay/1"
 Progress = Callable[[int, float], None]
 """Told how many rows were fed and at which second of the trace that is."""
+BEYOND = 1.25
+"""So many times the load of a fit is said to be beyond it."""
 
 
 class TracePart(msgspec.Struct, kw_only=True):
@@ -226,8 +229,17 @@ def document(
         simulated_s=server.now_s,
         steps=server.steps,
         events=server.events,
-        assumptions=list(assumptions),
+        assumptions=[*assumptions, *_beyond(cost, int(server.sim.n[b.PEAK_RUN]))],
     )
+
+
+def _beyond(cost: StepCost, peak: int) -> Iterator[str]:
+    """A fit knows the loads that its run had."""
+    if cost.seen_running is not None and peak > BEYOND * cost.seen_running:
+        yield (
+            f"the run of the fit had {cost.seen_running:,} requests decoding at once at most, this replay "
+            f"{peak:,}: steps with more are extrapolated in a straight line; fit to a run under such a load"
+        )
 
 
 def _trace_part(source: TraceChunks, path: Path, rows: Rows) -> TracePart:
