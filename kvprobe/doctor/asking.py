@@ -9,7 +9,7 @@ from typing import Literal
 import httpx
 
 from kvprobe.load.chunks import Usage, read_chunk
-from kvprobe.load.sse import SseSplitter, parse_event
+from kvprobe.load.sse import EventTooLarge, SseSplitter, parse_event
 
 ANSWER_TIMEOUT_S = 120.0
 MAX_ANSWER_BYTES = 1 << 20
@@ -33,6 +33,8 @@ class Answer:
     """Some of the text was answer text, not reasoning."""
 
 
+_PLAIN = {"accept-encoding": "identity"}
+"""As runs ask; a proxy that compresses would hold tokens back."""
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -53,12 +55,11 @@ def stream_one(
     answer = Answer(status=0)
     try:
         url = base_url + _PATHS[endpoint]
-        with client.stream("POST", url, json=body, timeout=ANSWER_TIMEOUT_S) as response:
+        with client.stream("POST", url, json=body, headers=_PLAIN, timeout=ANSWER_TIMEOUT_S) as response:
             answer.status = response.status_code
-            if response.status_code != httpx.codes.OK:
-                answer.error = f"status {answer.status}: {_head(response)}"
-                return answer
-            _follow(response, answer, start)
+            answer.error = _refusal(response, start)
+            if answer.error is None:
+                _follow(response, answer, start)
     except httpx.TimeoutException:
         answer.error = f"nothing came for {ANSWER_TIMEOUT_S:g} s"
     except httpx.HTTPError as error:
@@ -66,11 +67,23 @@ def stream_one(
     return answer
 
 
-def _head(response: httpx.Response) -> str:
+def _refusal(response: httpx.Response, start: float) -> str | None:
+    """Why the answer is no event stream, by its head; null where it may be one."""
+    if response.status_code != httpx.codes.OK:
+        location = response.headers.get("location", "").partition("?")[0][:500]
+        said = f"it redirects to {location}, which is not followed" if location else _head(response, start)
+        return f"status {response.status_code}: {said}"
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()[:100]
+    if encoding not in ("", "identity"):
+        return f"the answer is compressed ({encoding}), although it was asked for as it is"
+    return None
+
+
+def _head(response: httpx.Response, start: float) -> str:
     data = bytearray()
     for piece in response.iter_bytes():
         data += piece
-        if len(data) > 2_048:
+        if len(data) > 2_048 or time.monotonic() - start > ANSWER_TIMEOUT_S:
             break
     return bytes(data[:2_048]).decode("utf-8", "replace")
 
@@ -80,13 +93,23 @@ def _follow(response: httpx.Response, answer: Answer, start: float) -> None:
     received = 0
     for piece in response.iter_raw():
         received += len(piece)
-        for raw in splitter.feed(piece):
+        try:
+            events = splitter.feed(piece)
+        except EventTooLarge as error:
+            answer.error = str(error)
+            return
+        for raw in events:
             data = parse_event(raw.block).data
             if data is not None:
                 _read(data, answer, start)
+        if answer.done:
+            return  # a server that leaves the answer open behind it is not waited for
         if received > MAX_ANSWER_BYTES or time.monotonic() - start > ANSWER_TIMEOUT_S:
             answer.error = "the answer does not end"
             return
+    kind = response.headers.get("content-type", "").partition(";")[0].strip()[:100]
+    if answer.first_token_s is None and answer.error is None and kind != "text/event-stream":
+        answer.error = f"the answer is {kind or 'of no stated type'}, not an event stream"
 
 
 def _read(data: bytes, answer: Answer, start: float) -> None:
@@ -102,8 +125,8 @@ def _read(data: bytes, answer: Answer, start: float) -> None:
         answer.error = answer.error or f"an error inside the stream: {data[:500].decode('utf-8', 'replace')}"
     if meaning.finish is not None:
         answer.finish_reason = meaning.finish[1]
-    if meaning.usages:
-        answer.usage = meaning.usages[-1]
+    for stated in meaning.usages:
+        answer.usage = _joined(answer.usage, stated)
     if not meaning.visible and not meaning.hidden:
         answer.empty_first = answer.empty_first or not answer.chunks_with_text
         return
@@ -111,6 +134,21 @@ def _read(data: bytes, answer: Answer, start: float) -> None:
     answer.visible = answer.visible or bool(meaning.visible)
     if answer.first_token_s is None:
         answer.first_token_s = time.monotonic() - start
+
+
+def _joined(known: Usage | None, stated: Usage) -> Usage:
+    """The larger counts, as a run takes them: a server may state usage in full and then empty."""
+    if known is None:
+        return stated
+
+    def larger(one: int | None, other: int | None) -> int | None:
+        return other if one is None else max(one, other or 0)
+
+    return Usage(
+        prompt_tokens=larger(known.prompt_tokens, stated.prompt_tokens),
+        completion_tokens=larger(known.completion_tokens, stated.completion_tokens),
+        cached_tokens=larger(cached_tokens(known), cached_tokens(stated)),
+    )
 
 
 def cached_tokens(usage: Usage | None) -> int | None:

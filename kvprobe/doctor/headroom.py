@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from kvprobe.errors import KvprobeError
 from kvprobe.summary.units import percent, plural, seconds
 
 DURATION_S = 3
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 LATE_SHARE = 0.05
 """Of the TTFT: what MEASURING calls a late client, beside 10 ms of lag."""
 _WORKLOAD = """\
@@ -57,7 +58,11 @@ def _measure(streams: int, folder: Path) -> Check:
     assert server.stdin is not None
     assert server.stdout is not None
     try:
-        port = int(server.stdout.readline())
+        # An empty line, of a server that ended at once, is no port either.
+        started, _, _ = select.select([server.stdout], [], [], START_TIMEOUT_S)
+        if not (line := server.stdout.readline() if started else b"").strip().isdigit():
+            raise ValueError("its server did not start")
+        port = int(line)
         options = RunOptions(
             workload=str(path), target=f"http://127.0.0.1:{port}", out=folder / "runs", own_target=True
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvprobe.doctor.model import Check
+from kvprobe.observe.cgroup import cpu_quota_cores
 from kvprobe.summary.units import plural, size
 
 BASE_DESCRIPTORS = 64
@@ -96,10 +97,14 @@ def proxies(target: str | None) -> Check:
 def cores(target: str | None, *, local: bool) -> Check:
     """Client and server on one machine take each other's processor."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    facts = {"usable": usable, "shared_with_server": local}
+    quota = cpu_quota_cores()
+    facts = {"usable": usable, "cgroup_quota_cores": quota, "shared_with_server": local}
+    limit = f" (a cgroup allows the time of {quota:g})" if quota is not None and quota < (usable or 0) else ""
     if target is None or not local:
         where = "the target is another machine" if target is not None else "no target was named"
-        return Check(id="cores", status="ok", text=f"{usable} cores for the client; {where}", facts=facts)
-    text = f"the server runs on this machine and shares its {usable} cores with the client"
+        return Check(
+            id="cores", status="ok", text=f"{usable} cores{limit} for the client; {where}", facts=facts
+        )
+    text = f"the server runs on this machine and shares its {usable} cores{limit} with the client"
     fix = "give each its own cores (taskset), or send from another machine, before the numbers matter"
     return Check(id="cores", status="warn", text=text, fix=fix, facts=facts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from kvprobe.load.words import WORDS
 WORD_COUNTS = (150, 263, 421)
 """Lengths without a common factor; the longest stays below the context of the smallest models."""
 MAX_UNIT = 8_192
+BUDGET_S = 120.0
+"""After so long no further prompt is sent: what is known by then has to do."""
 MOST_MORE = 6
 """Further prompts at most. Each is aimed at a length on which about half of the candidates differ."""
 
@@ -42,13 +45,22 @@ class Reuse:
     error: str | None = None
 
     @property
-    def stated(self) -> bool:
-        """Did the server state cached tokens for each repeat?"""
-        return bool(self.repeats) and all(r.cached is not None for r in self.repeats)
+    def fullest(self) -> Repeat | None:
+        """The repeat that took most from the cache, the longest of several; null where the server states
+        cached tokens for none. (vLLM leaves the detail out where it would be 0.)"""
+        stated = [r for r in self.repeats if r.cached is not None]
+        return max(stated, key=lambda r: (r.cached or 0, r.prompt_tokens), default=None)
 
     @property
-    def reused_tokens(self) -> int:
-        return sum(r.cached or 0 for r in self.repeats)
+    def doubt(self) -> str | None:
+        """Why the counts cannot be what they say; null where they can."""
+        for r in self.repeats:
+            if (r.cached or 0) > r.prompt_tokens:
+                return f"it states {r.cached:,} cached tokens of a prompt of {r.prompt_tokens:,}"
+        firsts = [r for r in self.repeats if r.cached and r.first_cached is not None]
+        if firsts and all((r.first_cached or 0) >= (r.cached or 0) for r in firsts):
+            return "it states as many cached tokens for a prompt that it never saw as for the repeat"
+        return None
 
 
 def prompt(seed: int, words: int) -> str:
@@ -60,13 +72,16 @@ def prompt(seed: int, words: int) -> str:
 def probe(ask: Callable[[str], Answer], seed: int, word_counts: Sequence[int] = WORD_COUNTS) -> Reuse:
     """Send each prompt twice, one after the other; then some more, while several units explain them all."""
     found = Reuse()
+    end = time.monotonic() + BUDGET_S
     for number, words in enumerate(word_counts):
+        if number and time.monotonic() > end:
+            return _with_units(found)
         if not _sent_twice(ask, prompt(seed + number, words), found):
             return _with_units(found)  # a longer prompt may be over the context: what is there counts
     sent = list(word_counts)
     for _ in range(MOST_MORE):
         longer = _words_that_tell(_with_units(found).units, found.repeats[0].prompt_tokens, sent)
-        if longer is None or not _sent_twice(ask, prompt(seed, longer), found):
+        if longer is None or time.monotonic() > end or not _sent_twice(ask, prompt(seed, longer), found):
             break
         sent.append(longer)
     return _with_units(found)
@@ -80,8 +95,8 @@ def _sent_twice(ask: Callable[[str], Answer], text: str, found: Reuse) -> bool:
             if not found.repeats:
                 found.error = answer.error or f"status {answer.status}"
             return False
-    if second.usage is None or second.usage.prompt_tokens is None:
-        found.error = "no usage block, so that prompt tokens are not known"
+    if second.usage is None or not second.usage.prompt_tokens:
+        found.error = "no usage block with a count of prompt tokens"
         return False
     found.repeats.append(
         Repeat(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from kvprobe.doctor import prefix_probe
-from kvprobe.doctor.asking import Answer, Endpoint, stream_one
+from kvprobe.doctor.asking import Answer, Endpoint, cached_tokens, stream_one
 from kvprobe.doctor.model import Check
 from kvprobe.errors import KvprobeError
 from kvprobe.observe.metrics import MetricsClient
@@ -116,7 +116,7 @@ def tls(base_url: str, *, insecure: bool) -> Check:
     except ssl.SSLError as error:
         fix = "correct the certificate, or accept it with --insecure (which is then recorded)"
         return Check(id="tls", status="fail", text=f"TLS with {host} fails: {error}", fix=fix)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a host name that no DNS name can be
         return Check(id="tls", status="unknown", text=f"no TLS connection to {host}: {error}", fix=None)
 
 
@@ -172,8 +172,23 @@ def usage(answer: Answer) -> Check:
         fix = "make the server honour stream_options.include_usage; without it TPOT and lengths are not known"
         return Check(id="usage", status="warn", text="no usage block at the end of the stream", fix=fix)
     facts = {"prompt_tokens": found.prompt_tokens, "completion_tokens": found.completion_tokens}
-    text = f"usage says {found.prompt_tokens} tokens in, {found.completion_tokens} out"
+    text = f"usage says {found.prompt_tokens:,} tokens in, {found.completion_tokens:,} out"
+    if (why := _odd(answer, found.prompt_tokens, found.completion_tokens)) is not None:
+        fix = "do not go by TPOT, lengths and hits of this server before its counts are right"
+        return Check(id="usage", status="warn", text=f"{text}: {why}", fix=fix, facts=facts)
     return Check(id="usage", status="ok", text=text, facts=facts)
+
+
+def _odd(answer: Answer, prompt_tokens: int, completion_tokens: int) -> str | None:
+    """Why these counts are not those of what was sent and what came; null where they may be."""
+    cached = cached_tokens(answer.usage)
+    if prompt_tokens == 0 or completion_tokens == 0:
+        return "a prompt was sent and text came"
+    if cached is not None and cached > prompt_tokens:
+        return f"and {cached:,} of the prompt from the cache, which is more than all of it"
+    if completion_tokens > PROBE_TOKENS:
+        return f"max_tokens was {PROBE_TOKENS}: the server does not keep to it, or counts otherwise"
+    return None
 
 
 def tokenizer(asked: Asked, model: str, endpoint: Endpoint = "chat") -> Check:
@@ -205,7 +220,10 @@ def metrics(asked: Asked) -> Check:
     shown = targets.without_query(asked.metrics_url)
     if scrape.page is None:
         why = scrape.failure.text if scrape.failure is not None else "no page"
-        fix = "name the page with --metrics URL (SGLang needs --enable-metrics, llama.cpp --metrics)"
+        fix = (
+            "name the page with --metrics URL (SGLang needs --enable-metrics, llama.cpp --metrics; "
+            "trtllm-serve has it at /prometheus/metrics)"
+        )
         return Check(id="metrics", status="warn", text=f"{shown}: {why}", fix=fix)
     page = scrape.page
     version = page.version or getattr(page, "version_range", None)
@@ -234,22 +252,27 @@ def prefix_cache(asked: Asked, model: str, endpoint: Endpoint = "chat") -> Check
     if reuse.error is not None:
         fix = "see the stream and usage checks"
         return Check(id="prefix_cache", status="unknown", text=f"not knowable: {reuse.error}", fix=fix)
-    if not reuse.stated:
+    fullest = reuse.fullest
+    if reuse.doubt is not None:
+        fix = "go by the server's own prefix counters (/metrics) instead of the usage block"
+        text = f"not knowable: {reuse.doubt}"
+        return Check(id="prefix_cache", status="unknown", text=text, fix=fix, facts=facts)
+    if fullest is None:
         text = "the server does not state cached tokens for each request: a repeat shows nothing"
         fix = "vLLM: --enable-prompt-tokens-details; else go by the prefix counters of /metrics during a run"
         return Check(id="prefix_cache", status="unknown", text=text, fix=fix, facts=facts)
-    longest = max(r.prompt_tokens for r in reuse.repeats)
-    if reuse.reused_tokens == 0:
+    if not fullest.cached:
+        longest = fullest.prompt_tokens
         text = f"a byte-identical repeat of {longest:,} tokens took nothing from a cache"
         fix = (
             f"if reuse is wanted: switch prefix caching on, or look for a match unit above {longest:,} tokens"
         )
         return Check(id="prefix_cache", status="warn", text=text, fix=fix, facts=facts)
-    return Check(id="prefix_cache", status="ok", text=_unit_text(reuse, longest), facts=facts)
+    return Check(id="prefix_cache", status="ok", text=_unit_text(reuse, fullest), facts=facts)
 
 
-def _unit_text(reuse: prefix_probe.Reuse, longest: int) -> str:
-    took = f"a repeat of {longest:,} tokens took {reuse.repeats[-1].cached:,} from the cache"
+def _unit_text(reuse: prefix_probe.Reuse, fullest: prefix_probe.Repeat) -> str:
+    took = f"a repeat of {fullest.prompt_tokens:,} tokens took {fullest.cached:,} from the cache"
     if len(reuse.units) == 1:
         return f"on: {took}; the match unit is {plural(reuse.units[0], 'token')}"
     if reuse.units:

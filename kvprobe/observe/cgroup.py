@@ -111,6 +111,22 @@ def _find(pid: int | None, root: Path) -> tuple[_Files | None, list[Path]]:
     return None, []
 
 
+def cpu_quota_cores(root: Path = Path("/")) -> float | None:
+    """How many cores' time this process may take (a container's `--cpus`); null without a limit."""
+    text = _text(root / "proc" / "self" / "cgroup") or ""
+    mount, found = root / "sys" / "fs" / "cgroup", []
+    for _, controllers, path in (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2):
+        if "cpu" in controllers.split(","):
+            for folder in _with_parents(mount / "cpu", path):
+                pair = (_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+                found.append((_number(pair[0]), _number(pair[1])))
+        elif not controllers:
+            for folder in _with_parents(mount, path):
+                quota, _, period = (_text(folder / "cpu.max") or "").strip().partition(" ")
+                found.append((_number(quota), _number(period)))
+    return min((quota / period for quota, period in found if quota and period), default=None)
+
+
 def _with_parents(mount: Path, path: str) -> list[Path]:
     """In a container the path may be the host's while the mount shows the container's cgroup as its top."""
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]

@@ -21,7 +21,11 @@ DEFAULT_TIMEOUT_S = 2.0
 FailureKind = Literal["unreachable", "timeout", "status", "too_large", "not_prometheus", "unknown_engine"]
 
 _PROXIES = ("http", "https", "all")
-_NOT_METRICS = ("text/html", "application/json", "text/event-stream")
+_NOT_METRICS = {
+    "text/html": "",
+    "application/json": " (trtllm-serve has its page at /prometheus/metrics, with return_perf_metrics)",
+    "text/event-stream": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ _SWITCHES = {
     501: "it is switched off (llama.cpp has one only with --metrics)",
     401: "the page wants a key",
     403: "the page wants a key",
+    **dict.fromkeys((301, 302, 303, 307, 308), "it redirects, which is not followed: name the final address"),
 }
 
 
@@ -148,7 +153,7 @@ class MetricsClient:
         if not base.endswith("/metrics") or not self._beside.get(path, True):
             return None
         try:
-            return self._body(base.removesuffix("/metrics") + path, (), None)
+            return self._body(base.removesuffix("/metrics") + path, {}, None)
         except _Refused as refused:
             # A server that is busy answers 503 and may not a moment later; these do not change.
             self._beside[path] = refused.status not in (401, 403, 404, 501)
@@ -160,7 +165,7 @@ class MetricsClient:
     def _fetch(self) -> str:
         return self._body(self.url, _NOT_METRICS, "the metrics URL").decode("utf-8", "replace")
 
-    def _body(self, url: str, refused_types: tuple[str, ...], what: str | None) -> bytes:
+    def _body(self, url: str, refused_types: Mapping[str, str], what: str | None) -> bytes:
         deadline = time.monotonic() + self._timeout_s
         body = bytearray()
         with self._client.stream("GET", url) as response:
@@ -169,7 +174,8 @@ class MetricsClient:
                 raise _Refused("status", text, response.status_code)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind in refused_types:
-                raise _Refused("not_prometheus", f"{what} answers with {kind}, not with metrics")
+                text = f"{what} answers with {kind}, not with metrics{refused_types[kind]}"
+                raise _Refused("not_prometheus", text)
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > MAX_PAGE_BYTES:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvprobe.observe.cgroup import CgroupProbe, PressureProbe
+from kvprobe.observe.cgroup import CgroupProbe, PressureProbe, cpu_quota_cores
 
 PSI = (
     "some avg10=0.50 avg60=0.10 avg300=0.00 total=1500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=20\n"
@@ -95,3 +95,36 @@ def test_pressure_of_the_machine(tmp_path: Path) -> None:
         "host.pressure_memory_some_s_total": 1.5,
         "host.pressure_memory_full_s_total": pytest.approx(2e-5),
     }
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/pod/app\n",
+                "sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+                "sys/fs/cgroup/pod/app/cpu.max": "max 100000\n",
+            },
+            1.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/app\n0::/\n",
+                "sys/fs/cgroup/cpu/app/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu/app/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            2.0,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        ({}, None),
+    ],
+    ids=["version 2", "version 1", "no limit", "nothing"],
+)
+def test_the_lowest_quota_of_processor_time(
+    tmp_path: Path, files: dict[str, str], cores: float | None
+) -> None:
+    write(tmp_path, files)
+    assert cpu_quota_cores(tmp_path) == cores

@@ -219,7 +219,7 @@ def test_a_series_that_stands_twice_counts_once() -> None:
     assert values(read_page(f"{line}3\n{line}4\n{swapped}5\n")) == {"engine.requests_running": 5}
 
 
-def test_not_a_number_spreads_and_infinity_passes() -> None:
+def test_not_a_number_spreads_and_infinity_of_a_count_passes() -> None:
     two = 'vllm:num_requests_running{engine="0"} NaN\nvllm:num_requests_running{engine="1"} 3\n'
     assert math.isnan(values(read_page(two))["engine.requests_running"])
     opposite = 'vllm:kv_cache_usage_perc{engine="0"} +Inf\nvllm:kv_cache_usage_perc{engine="1"} -Inf\n'

@@ -86,6 +86,7 @@ def test_other_statuses_are_not_followed(server: Any, client: MetricsClient, sta
     assert kind(scrape) == "status"
     assert scrape.failure is not None
     assert str(status) in scrape.failure.text
+    assert ("redirects" in scrape.failure.text) == (status == 301)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,14 @@ def test_what_is_no_page_of_an_engine(
 ) -> None:
     server.content_type, server.page = content_type, page
     assert kind(client.scrape()) == expected
+
+
+def test_json_at_metrics_says_where_another_engine_has_its_page(server: Any, client: MetricsClient) -> None:
+    """trtllm-serve answers /metrics with statistics of its iterations, in JSON."""
+    server.content_type, server.page = "application/json", "[]"
+    failure = client.scrape().failure
+    assert failure is not None
+    assert "/prometheus/metrics" in failure.text
 
 
 def test_a_server_that_never_answers(server: Any, client: MetricsClient) -> None:

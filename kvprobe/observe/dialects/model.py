@@ -30,7 +30,8 @@ class Series:
     `names` are the engine's names without prefix and without `_total`, the preferred one first
     (engines rename; when a page has several, the first counts). `labels` maps the engine's label
     names that matter to canonical ones. `where` keeps only samples with these labels, for engines
-    that put several quantities under one name. `absolute` names stand without the engine's prefix.
+    that put several quantities under one name; as in Prometheus, a label that is not there is an
+    empty one. `absolute` names stand without the engine's prefix.
     """
 
     canonical: str

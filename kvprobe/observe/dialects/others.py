@@ -28,9 +28,10 @@ def _block_size(name: str, **where: str) -> Series:
 
 
 _SGLANG = (
+    # With priority scheduling each priority has a sample of its own beside the total, whose label is empty.
+    Series("engine.requests_running", ("num_running_reqs",), where={"priority": ""}),
+    Series("engine.requests_waiting", ("num_queue_reqs",), where={"priority": ""}),
     *gauges(
-        requests_running="num_running_reqs",
-        requests_waiting="num_queue_reqs",
         requests_swapped="num_paused_reqs",
         requests_retracted="num_retracted_reqs",
     ),
@@ -109,6 +110,7 @@ _TRITON = (
     # `active` are all requests that the executor holds, `scheduled` those of the current iteration.
     Series("engine.requests_running", (_REQUESTS,), where={"request_type": "scheduled"}),
     Series("engine.requests_active", (_REQUESTS,), where={"request_type": "active"}),
+    Series("engine.requests_in_context_phase", (_REQUESTS,), where={"request_type": "context"}),
     Series("engine.requests_max", (_REQUESTS,), where={"request_type": "max"}),
     Series("engine.requests_pending", ("inference_pending_request_count",)),
     _block("engine.kv_blocks_used", "used"),
@@ -120,10 +122,17 @@ _TRITON = (
         (_BATCHER,),
         where={"inflight_batcher_specific_metric": "total_context_tokens"},
     ),
+    Series(
+        "engine.requests_in_generation_phase",
+        (_BATCHER,),
+        where={"inflight_batcher_specific_metric": "generation_requests"},
+    ),
     *counters(
         requests_finished="inference_request_success",
         triton_queue_us="inference_queue_duration_us",
+        triton_compute_input_us="inference_compute_input_duration_us",
         triton_compute_us="inference_compute_infer_duration_us",
+        triton_compute_output_us="inference_compute_output_duration_us",
         triton_request_us="inference_request_duration_us",
     ),
 )
@@ -175,6 +184,9 @@ _LLAMA_CPP = (
     usage("kv_cache_usage_ratio"),
     Series("engine.kv_tokens_used", ("kv_cache_tokens",)),
     Series("engine.sequence_tokens_max", ("n_tokens_max",), over_label_sets="max"),
+    # Means since the last scrape, or since the start: builds differ.
+    Series("engine.prompt_tokens_per_s", ("prompt_tokens_seconds",)),
+    Series("engine.generation_tokens_per_s", ("predicted_tokens_seconds",)),
     Series("engine.busy_slots_per_decode", ("n_busy_slots_per_decode",), over_label_sets="mean"),
     *counters(
         prompt_tokens_cached="prompt_tokens_cached",
@@ -195,9 +207,10 @@ def _llama_cpp_range(names: Collection[str]) -> str | None:
 
 _DYNAMO = (
     Series("engine.requests_running", ("frontend_inflight_requests", "frontend_active_requests")),
-    *gauges(
-        requests_waiting="frontend_queued_requests",
-        router_requests_waiting="frontend_router_queue_pending_requests",
+    *gauges(requests_waiting="frontend_queued_requests"),
+    Series(
+        "engine.router_requests_waiting",
+        ("frontend_router_queue_pending_requests", "router_queue_pending_requests"),
     ),
     # The names say percent, the value is 0-1.
     usage("component_kvstats_gpu_cache_usage_percent", "component_gpu_cache_usage_percent"),
@@ -208,7 +221,12 @@ _DYNAMO = (
     _block_size("frontend_model_kv_cache_block_size"),
     # What the router expects, not what a worker found.
     Series("engine.prefix_hit_predicted_ratio", ("frontend_kv_hit_rate",), over_label_sets="mean"),
-    Series("engine.generation_tokens_total", ("frontend_output_tokens",), "counter"),
+    # The second, out of the lengths of finished requests, where there is no counter.
+    Series(
+        "engine.generation_tokens_total",
+        ("frontend_output_tokens", "frontend_output_sequence_tokens_sum"),
+        "counter",
+    ),
     Series("engine.prompt_tokens_total", ("frontend_input_sequence_tokens_sum",), "counter"),
     Series("engine.prompt_tokens_cached_total", ("frontend_cached_tokens_sum",), "counter"),
     *histograms(

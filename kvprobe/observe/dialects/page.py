@@ -73,7 +73,7 @@ def _fill_names(page: Page, dialect: Dialect, hits: Iterable[tuple[Place, float]
             name = series.names[rank // 2]
             total = "_total" if series.kind == "counter" and rank % 2 == 0 else ""
             shown = name if series.absolute else dialect.prefix + name
-            where = ",".join(f"{key}={value}" for key, value in series.where.items())
+            where = ",".join(f"{key}={value}" for key, value in series.where.items() if value)
             page.names[series.canonical] = shown + total + (f"{{{where}}}" if where else "")
 
 
@@ -81,10 +81,8 @@ def _fill_readings(page: Page, hits: Iterable[tuple[Place, float]]) -> None:
     groups: dict[Group, list[tuple[str, float]]] = {}
     for place, value in hits:
         series = place.group.series
-        if series.is_ratio and not _believable(value):
-            said = f"{page.names[series.canonical]} says {value:g}"
-            page.doubts[series.canonical] = f"{said}, which is no share between 0 and 1"
-            value = math.nan
+        if series.is_ratio:
+            value = _share(page, series.canonical, value)
         groups.setdefault(place.group, []).append((place.engine, value))
     for group, values in groups.items():
         how = group.series.over_label_sets
@@ -106,9 +104,13 @@ def _parts(group: Group, values: list[tuple[str, float]]) -> Iterator[Reading]:
         )
 
 
-def _believable(value: float) -> bool:
-    """Infinities pass as they are; a negative share is an engine's way to say that it has none."""
-    return math.isnan(value) or math.isinf(value) or 0.0 <= value <= ABOVE_ONE
+def _share(page: Page, canonical: str, value: float) -> float:
+    """NaN, and a doubt, for what is no share (a negative one is an engine's way to say that it has none)."""
+    if math.isnan(value) or 0.0 <= value <= ABOVE_ONE:
+        return value
+    said = f"{page.names[canonical]} says {value:g}"
+    page.doubts[canonical] = f"{said}, which is no share between 0 and 1"
+    return math.nan
 
 
 def _fill_derived(page: Page) -> None:
@@ -117,8 +119,8 @@ def _fill_derived(page: Page) -> None:
     values = {metric: value for metric, labels, value in page.readings if not labels}
 
     def derive(canonical: str, value: float, operation: str, *parts: str) -> None:
-        page.readings.append((canonical, {}, value))
         page.names[canonical] = operation.join(page.names[part] for part in parts)
+        page.readings.append((canonical, {}, _share(page, canonical, value) if operation == " / " else value))
 
     for unit in ("blocks", "tokens"):
         used, total = f"engine.kv_{unit}_used", f"engine.kv_{unit}_total"

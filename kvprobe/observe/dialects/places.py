@@ -13,8 +13,8 @@ from kvprobe.observe.exposition import Labels
 _MOST = 8192
 """Samples that are remembered from page to page; after that the next page begins anew."""
 _ENGINE_LABELS = ("engine_id", "dp_rank", "engine_index")
-_COPIES = frozenset(("tp_rank", "pp_rank"))
-"""The tensor- and pipeline-parallel ranks of one engine schedule the same requests: SGLang with
+_COPIES = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
+"""The tensor-, pipeline- and expert-parallel ranks of one engine schedule the same requests: SGLang with
 --enable-metrics-for-all-schedulers shows each rank's copy. Groups have a `dp_rank` of their own."""
 
 
@@ -88,7 +88,7 @@ class Places:
             places = tuple(
                 _place(memory, number, name, target, labels)
                 for number, target in enumerate(targets)
-                if all(labels.get(key) == wanted for key, wanted in target.series.where.items())
+                if all(labels.get(key, "") == wanted for key, wanted in target.series.where.items())
             )
         memory.known[(name, id(labels))] = (labels, places)
         return places

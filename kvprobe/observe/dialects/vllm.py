@@ -9,7 +9,6 @@ from kvprobe.observe.dialects.common import (
     GENERATION_TOKENS,
     PROCESS,
     PROMPT_TOKENS,
-    QUEUE,
     TTFT,
     counters,
     finished,
@@ -58,7 +57,11 @@ CORE = (
         renamed=True,
     ),
     E2E,
-    QUEUE,
+    Series(
+        "engine.queue_seconds",
+        ("request_queue_time_seconds", "time_in_queue_requests"),
+        "histogram",
+    ),
     *histograms(
         request_tpot_seconds="request_time_per_output_token_seconds",
         prefill_seconds="request_prefill_time_seconds",
@@ -78,6 +81,7 @@ _V0 = (
     Series("engine.kv_usage_cpu_ratio", ("cpu_cache_usage_perc",), over_label_sets="mean"),
     Series("engine.prefix_hit_ratio", ("gpu_prefix_cache_hit_rate",), over_label_sets="mean"),
     Series("engine.prefix_hit_cpu_ratio", ("cpu_prefix_cache_hit_rate",), over_label_sets="mean"),
+    *histograms(model_forward_milliseconds="model_forward_time_milliseconds"),
 )
 
 _ONLY_V0 = ("num_requests_swapped", "cpu_cache_usage_perc", "gpu_prefix_cache_hit_rate")
