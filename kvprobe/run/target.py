@@ -78,6 +78,8 @@ def _url_parts(text: str, what: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
         httpx.URL(url)
+        # Labels of 1 to 63 characters: the look-up would fail on others.
+        (parts.hostname or "").encode("idna")
     except (ValueError, httpx.InvalidURL) as error:
         raise UsageError(Problem(f"bad_{what}", f"`{shown}` is no URL: {error}", _URL_FIX)) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -153,6 +153,8 @@ def test_a_name_that_does_not_resolve() -> None:
         "http://127.0.0.1:99999",
         "http://u:secret@127.0.0.1",
         "http://127.0.0.1/?key=1",
+        "http://a..b/",
+        f"http://{'a' * 70}.example",
     ],
 )
 def test_urls_that_cannot_be_targets(url: str, capsys: pytest.CaptureFixture[str]) -> None:
