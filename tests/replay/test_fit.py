@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvprobe.errors import UsageError
-from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.records import OpenedRequest, RequestRecord
 from kvprobe.evidence.rundata import RunData
 from kvprobe.plan.simulate.cost import StepCost
 from kvprobe.plan.simulate.fit import fit_data, not_negative
 from kvprobe.plan.simulate.outcome import Rows, spread
-from kvprobe.plan.simulate.replay import simulate
+from kvprobe.plan.simulate.replay import TraceChunks, document, simulate
 from kvprobe.plan.simulate.rows import chunks
 from kvprobe.plan.simulate.seen import seen
-from kvprobe.plan.simulate.seen_steps import steps_of
+from kvprobe.plan.simulate.seen_steps import _compute, _Work, steps_of
 from kvprobe.plan.simulate.settings import SimSettings
+from kvprobe.traces.read import open_trace
 from kvprobe.traces.rows import TraceRow
 from tests.replay import oracle
+from tests.replay.test_answers import write
 from tests.replay.traces import row
 
 TRUE = StepCost(fixed_s=0.01, token_s=1e-4, kv_token_s=2e-7, pair_s=3e-8)
@@ -168,9 +171,125 @@ def test_prompts_that_hit_the_cache_do_not_make_a_token_look_cheap() -> None:
     assert any("does not say" in note for note in blind.notes)
 
 
+def test_a_replay_says_when_its_load_is_beyond_that_of_its_fit(tmp_path: Path) -> None:
+    cost = fit_data(run_of(trace(1, 0.5)), name="first", budget_tokens=BUDGET)
+    assert cost.seen_running is not None
+    assert cost.seen_running < 8
+    for rate, said in ((0.4, False), (100.0, True)):
+        path = write(tmp_path / f"{said}.jsonl", [_plain(one) for one in trace(2, rate)])
+        source = TraceChunks(partial(open_trace, path))
+        server = simulate(source, SETTINGS, cost)
+        found = document(server, source, path, cost, None)
+        assert any("extrapolated" in note for note in found.assumptions) == said
+        assert found.step_time.seen_running == cost.seen_running
+
+
+def _plain(row: TraceRow) -> dict[str, object]:
+    return {"t": row.t_s, "in": row.in_tokens, "out": row.out_tokens}
+
+
 def test_too_little_to_fit_is_said() -> None:
     with pytest.raises(UsageError, match="0 requests"):
         fit_data(RunData(path=Path("empty"), status="complete"), name="empty")
+
+
+def spoiled(change: Callable[[RequestRecord], object]) -> RunData:
+    run = run_of(trace(1, 2.5))
+    for record in run.records:
+        change(record)
+    return run
+
+
+def setting(**values: object) -> Callable[[RequestRecord], object]:
+    def change(record: RequestRecord) -> None:
+        for name, value in values.items():
+            setattr(record, name, value)
+
+    return change
+
+
+IMPOSSIBLE: dict[str, Callable[[RequestRecord], object]] = {
+    "held back": lambda r: setting(gaps_ns=[0] * len(r.gaps_ns))(r),
+    "held back, nearly": lambda r: setting(gaps_ns=[1] * len(r.gaps_ns))(r),
+    "backwards": lambda r: setting(gaps_ns=[-gap for gap in r.gaps_ns])(r),
+    "beyond 64 bits": lambda r: setting(gaps_ns=[2**63 - 1] * len(r.gaps_ns))(r),
+    "beyond a float": lambda r: setting(gaps_ns=[10**400] * len(r.gaps_ns))(r),
+    "first token before the request": lambda r: setting(first_token_ns=(r.sent_ns or 0) - 1)(r),
+    "first token at once": lambda r: setting(first_token_ns=r.sent_ns)(r),
+    "more cached than sent": lambda r: setting(cached_tokens=3 * (r.prompt_tokens or 0))(r),
+    "less than nothing cached": setting(cached_tokens=-5),
+    "endless prompt": setting(prompt_tokens=2**62),
+    "negative prompt": setting(prompt_tokens=-5),
+    "endless answer": setting(completion_tokens=10**12),
+    "large pieces": lambda r: setting(completion_tokens=50 * len(r.gaps_ns))(r),
+    "one token": setting(gaps_ns=[]),
+    "warm-up alone": setting(warmup=True),
+    "failed": setting(failure="timeout"),
+    "not sent": setting(sent_ns=None),
+    "sent beyond a float": setting(sent_ns=10**400),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_figures_that_cannot_be_are_not_fitted(kind: str) -> None:
+    with pytest.raises(UsageError, match="0 requests that ended well after the warm-up"):
+        fit_data(spoiled(IMPOSSIBLE[kind]), name="spoiled", budget_tokens=BUDGET)
+
+
+@pytest.mark.parametrize("number", [0, 7, 59])
+@pytest.mark.parametrize("kind", [kind for kind in IMPOSSIBLE if kind != "failed"])
+def test_one_of_them_alone_does_not_bend_the_fit(kind: str, number: int) -> None:
+    run = run_of(trace(1, 2.5))
+    record = run.records[number]
+    record.end_ns = record.last_token_ns
+    IMPOSSIBLE[kind](record)
+    cost = fit_data(run, name="spoiled", budget_tokens=BUDGET)
+    assert cost.fixed_s == pytest.approx(TRUE.fixed_s, rel=0.05)
+    assert cost.token_s == pytest.approx(TRUE.token_s, rel=0.15)
+
+
+def test_a_request_in_flight_when_the_run_was_cut_clouds_what_follows() -> None:
+    run = run_of(trace(1, 2.5))
+    cut = run.records[30].sent_ns or 0
+    run.opened = [OpenedRequest(request_id="open", plan_index=60, intended_ns=cut, sent_ns=cut)]
+    steps = steps_of(seen(run.records, run.opened), BUDGET)
+    assert 0 < steps.seconds.sum() <= cut / 1e9
+    assert fit_data(run, name="cut", budget_tokens=BUDGET).fixed_s == pytest.approx(TRUE.fixed_s, rel=0.05)
+
+
+@pytest.mark.parametrize("at_once", [2, 4, 8])
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_tokens_that_come_together_took_a_step_each(at_once: int, coalesced: bool) -> None:
+    """In one chunk (the server sends every n-th step), or in several that a proxy sent at once."""
+    run = run_of(trace(1, 2.5))
+    for record in run.records:
+        gaps = [record.gaps_ns[at : at + at_once] for at in range(0, len(record.gaps_ns), at_once)]
+        record.gaps_ns = [
+            gap for some in gaps for gap in [sum(some), *([0] * (len(some) - 1) if coalesced else [])]
+        ]
+    cost = fit_data(run, name="together", budget_tokens=BUDGET)
+    assert cost.fixed_s == pytest.approx(TRUE.fixed_s, rel=0.15)
+
+
+def test_a_fit_that_describes_nothing_is_refused() -> None:
+    """One token a step is what is asked, and the server computed whole prompts in one."""
+    alike = run_of([row(0.5 * at, 300, 4, line=at + 1) for at in range(60)])
+    assert fit_data(alike, name="alike", budget_tokens=BUDGET).fixed_s > 0
+    with pytest.raises(UsageError, match="no step time describes alike") as caught:
+        fit_data(alike, name="alike", budget_tokens=1)
+    assert "--max-num-batched-tokens" in (caught.value.problems[0].fix or "")
+
+
+def test_prompts_of_many_steps_are_not_gone_through_one_by_one() -> None:
+    """The same sums as adding up each step of the budget, for as many as there are."""
+    for first, tokens, budget in ((0, 1000, 512), (77, 1024, 512), (5, 3, 1), (0, 1, 1), (9, 40, 7)):
+        work = _Work(*(np.zeros(1) for _ in range(4)))
+        _compute(work, slice(0, 1), float(first), np.array([float(tokens)]), budget)
+        counts = [min(budget, tokens - at) for at in range(0, tokens, budget)]
+        ends = np.cumsum(counts) + first
+        assert work.tokens[0] == tokens
+        assert work.contexts[0] == ends.sum()
+        assert work.pairs[0] == sum(range(first + 1, first + tokens + 1))
 
 
 @given(st.integers(0, 2**32))

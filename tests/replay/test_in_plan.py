@@ -10,7 +10,9 @@ import pytest
 
 from kvprobe.cli.main import main
 from kvprobe.errors import Exit
-from kvprobe.plan.simulate.in_plan import DRAWS, HEAD_ROWS
+from kvprobe.plan.simulate.cost import ASSUMED
+from kvprobe.plan.simulate.in_plan import DRAWS, HEAD_ROWS, _Head, _rows, _run
+from kvprobe.plan.simulate.settings import SimSettings
 from tests.replay.test_answers import write
 from tests.replay.test_cli import CONFIG
 
@@ -121,3 +123,38 @@ def test_the_page_of_a_plan_has_the_table(tmp_path: Path, capsys: pytest.Capture
     page = tmp_path / "plan.html"
     planned(tmp_path, capsys, rows(5, 1.0), "--engine", "vllm", "--html", str(page))
     assert "The first 5 of 5 requests of the trace through this pool, simulated" in page.read_text()
+
+
+def test_a_small_budget_ends_the_draws_earlier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each prompt takes as many steps as it has tokens: the bound of events holds there too."""
+    argv = ("--engine", "vllm", "--max-model-len", "4096", "--max-num-batched-tokens", "1")
+    document, _ = planned(tmp_path, capsys, "fixed:2000", *argv)
+    assert 1 <= document["replay"]["requests"] <= 20
+
+
+def test_a_run_that_is_cut_short_serves_what_it_says() -> None:
+    """No row is served after the bound of events, and the next run has the same rows."""
+    settings = SimSettings(usable_blocks=500, engine="reference", max_num_seqs=1, max_num_batched_tokens=1)
+    head = _Head(_rows((2000, 2.0) for _ in range(60)), 1)
+    first = _run(head, settings, ASSUMED, 1, "")
+    assert 0 < head.rows < 20
+    # Some 2,000 steps of 20 ms each before the next one: the last of them has waited for all others.
+    assert first.ttft_p95_s is not None
+    assert first.ttft_p95_s < head.rows * 2000 * 0.021
+    assert _run(head, settings, ASSUMED, 1, "") == first
+
+
+@pytest.mark.parametrize("lengths", ["fixed:1", "fixed:2"])
+def test_the_shortest_lengths_are_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lengths: str
+) -> None:
+    document, _ = planned(tmp_path, capsys, lengths, "--engine", "vllm")
+    assert [run["refused"] + run["failed"] for run in document["replay"]["runs"]] == [0]
+
+
+def test_lengths_beyond_the_limit_are_refused_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, _ = planned(tmp_path, capsys, "fixed:100000", "--engine", "vllm", "--max-model-len", "4096")
+    for run in document["replay"]["runs"]:
+        assert (run["refused"], run["running_peak"], run["ttft_p95_s"]) == (DRAWS, 0, None)

@@ -33,7 +33,10 @@ LEAST_FRONTS = 5
 UNLIKE = 4.0
 """A step that takes so many times what the fit gives, or so little of it, is left out: the machine stalled,
 or a prompt's part was laid into the wrong step."""
+MOST_DEVIATION = 0.5
 ROUNDS = 12
+SEEN_QUANTILE = 0.99
+"""Of the steps by how many decoded: a load that hardly occurred has not been seen."""
 DEFAULT_BUDGET_TOKENS = 512
 PAIRS, FRONT = 3, 4
 
@@ -46,6 +49,7 @@ class _Fit:
     """Median of |fitted - measured| / measured over the steps."""
     steps: int
     unlike: int
+    measured_s: float
     unlike_s: float
     """What those took beyond the fit, together; negative where they took less."""
 
@@ -57,14 +61,22 @@ def fit_run(path: Path, budget_tokens: int = DEFAULT_BUDGET_TOKENS) -> StepCost:
 
 def fit_data(run: RunData, *, name: str, budget_tokens: int = DEFAULT_BUDGET_TOKENS) -> StepCost:
     """The same of a run that is loaded; `budget_tokens` is the most that its server computed in a step."""
-    of = seen(run.records)
-    streamed = sum(len(stamps) > 2 for stamps in of.stamps)
+    of = seen(run.records, run.opened)
+    streamed = int(
+        sum(len(one) > 2 for one, at in zip(of.stamps, of.sent, strict=True) if at >= of.warmup_until)
+    )
+    odd = f" ({_odd(of)})" if of.odd else ""
     if streamed < LEAST_REQUESTS:
-        raise _too_little(name, f"{streamed} requests that ended well and have gaps between tokens")
+        what = f"{streamed} requests that ended well after the warm-up and have gaps between tokens"
+        raise _too_little(name, what + odd)
     steps = steps_of(of, budget_tokens)
     if len(steps) < LEAST_STEPS:
-        raise _too_little(name, f"{len(steps)} steps that can be told apart")
+        clouded = (
+            f"; {len(of.clouded):,} requests took part that do not tell their work" if of.clouded else ""
+        )
+        raise _too_little(name, f"{len(steps)} steps that can be told apart{clouded}{odd}")
     found = _fit(steps)
+    _check(found, name, budget_tokens)
     fixed, token, kv, pair, front = (float(term) for term in found.terms)
     return StepCost(
         fixed_s=fixed,
@@ -74,7 +86,32 @@ def fit_data(run: RunData, *, name: str, budget_tokens: int = DEFAULT_BUDGET_TOK
         front_s=front,
         source=f"fitted to {name}",
         notes=tuple(_notes(run, of, found, name)),
+        seen_running=max(1, round(float(np.quantile(steps.decoders, SEEN_QUANTILE)))),
     )
+
+
+def _check(found: _Fit, name: str, budget_tokens: int) -> None:
+    """Raises UsageError where no cost of steps describes the run: a wrong one is worse than none."""
+    fixed, token = float(found.terms[0]), float(found.terms[1])
+    if not np.isfinite(found.terms).all() or fixed + token <= 0:
+        why = "its steps would take no time"
+    elif found.deviation > MOST_DEVIATION:
+        why = f"they deviate by {found.deviation:.0%} from the best fit (median)"
+    elif abs(found.unlike_s) > found.measured_s / 2:
+        why = (
+            f"{found.unlike_s:+.2g} s of the {found.measured_s:.2g} s in its steps are not explained by work"
+        )
+    else:
+        return
+    fix = (
+        f"give --max-num-batched-tokens as the server of that run had it ({budget_tokens:,} is taken), "
+        "or fit to another run: one without a proxy that holds answers back, on a machine that does not stall"
+    )
+    raise UsageError(Problem("fit_bad", f"--fit: no step time describes {name}: {why}", fix))
+
+
+def _odd(of: Seen) -> str:
+    return f"{of.odd:,} that ended well are left out: their counts or stamps are missing or cannot be"
 
 
 def _notes(run: RunData, of: Seen, found: _Fit, name: str) -> list[str]:
@@ -82,6 +119,8 @@ def _notes(run: RunData, of: Seen, found: _Fit, name: str) -> list[str]:
         f"fitted to {found.steps:,} steps of {of.requests:,} requests of {name}, as its client saw them",
         f"the steps of that run deviate by {found.deviation:.0%} from the fit (median)",
     ]
+    if of.odd:
+        notes.append(_odd(of))
     if found.unlike:
         notes.append(
             f"{found.unlike:,} steps that took over {UNLIKE:g} times what the fit gives, or under "
@@ -111,7 +150,7 @@ def _fit(steps: Steps) -> _Fit:
         usual = (seconds <= UNLIKE * likely) & (seconds >= likely / UNLIKE)
     deviation = float(np.median(np.abs(likely - seconds) / seconds))
     unlike_s = float((seconds - likely)[~usual].sum())
-    return _Fit(terms, deviation, len(seconds), int((~usual).sum()), unlike_s)
+    return _Fit(terms, deviation, len(seconds), int((~usual).sum()), float(seconds.sum()), unlike_s)
 
 
 def not_negative(columns: Floats, target: Floats, weight: Floats) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ ANSWER_SHARE = 0.25
 MOST_EVENTS = 20_000
 """A head that preempts at every step ends earlier."""
 CHUNK_ROWS = 100
+"""At most, and no more than tokens in a step: rows of many steps each are counted after fewer of them."""
 BLOCK_TOKENS = 16
 _ASSUMED = (
     "20 ms a step and 40 us a token are an order of magnitude, no more: times, and how many requests run "
@@ -72,7 +73,9 @@ def _simulated(solution: Solution, lengths: Lengths) -> ReplayPart | str:
     compiled.choose(0)
     cost, whence = _cost(solution)
     traced = lengths.source.startswith("trace")
-    heads = {"": _Head(_head_of(Path(lengths.spec)))} if traced else _drawn(lengths)
+    rows = {"": _head_of(Path(lengths.spec))} if traced else _drawn(lengths)
+    at_once = min(CHUNK_ROWS, settings.max_num_batched_tokens)
+    heads = {kind: _Head(some, at_once) for kind, some in rows.items()}
     runs = [
         _run(head, settings, cost, seats, why + kind)
         for seats, why in _seats(solution, settings)
@@ -103,14 +106,14 @@ def _head_of(path: Path) -> Iterator[TraceRow]:
     return islice(open_trace(path).rows(), HEAD_ROWS)
 
 
-def _drawn(lengths: Lengths) -> dict[str, _Head]:
+def _drawn(lengths: Lengths) -> dict[str, Iterator[TraceRow]]:
     """Two readings of lengths at even steps of their distribution, in an order that is always the same."""
     tokens = [max(lengths.quantile((place + 0.5) / DRAWS), 2) for place in range(DRAWS)]
     random.Random(0).shuffle(tokens)
     mean = ANSWER_SHARE * sum(tokens) / len(tokens)
-    found = {", answers alike": _Head(_rows((one, min(mean, one / 2)) for one in tokens))}
+    found = {", answers alike": _rows((one, min(mean, one / 2)) for one in tokens)}
     if len(set(tokens)) > 1:
-        found[", long answers to long requests"] = _Head(_rows((one, ANSWER_SHARE * one) for one in tokens))
+        found[", long answers to long requests"] = _rows((one, ANSWER_SHARE * one) for one in tokens)
     return found
 
 
@@ -126,10 +129,10 @@ def _rows(sizes: Iterable[tuple[int, float]]) -> Iterator[TraceRow]:
 class _Head:
     """Rows, kept for a second run; a run that was cut short cuts the next one too."""
 
-    def __init__(self, rows: Iterable[TraceRow]) -> None:
+    def __init__(self, rows: Iterable[TraceRow], at_once: int) -> None:
         from kvprobe.plan.simulate.rows import chunks
 
-        self.parts: list[Chunk] = list(chunks(rows, CHUNK_ROWS))
+        self.parts: list[Chunk] = list(chunks(rows, at_once))
 
     @property
     def rows(self) -> int:
@@ -157,6 +160,7 @@ def _run(head: _Head, settings: SimSettings, cost: StepCost, seats: int, why: st
         server.feed(part, last=last)
         if last:
             head.parts = head.parts[: number + 1]
+            break
     row = sweep_row(str(seats), server, None, named=head.named)
     waits = concurrency(server, Rows(server))
     return ReplayRun(

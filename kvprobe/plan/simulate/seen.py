@@ -9,20 +9,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvprobe.evidence.records import RequestRecord
+from kvprobe.evidence.records import OpenedRequest, RequestRecord
 
 Floats = NDArray[np.float64]
 NS = 1e9
 SAME_STEP = 0.3
 """Of a median step."""
+SAME_RECEIVE_NS = 50_000
+"""Chunks that came no further apart were handed over together: no step is that short."""
+MOST_TOKENS_AT_ONCE = 32
+"""An answer that came in larger pieces was held back on its way, and does not show the steps it took."""
+MOST_TOKENS, MOST_NS = 1 << 24, 1 << 62
+"""Of one prompt, and of any stamp: more is no measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Requests that ended well; seconds from the first one that was sent. `clouded`: spans of the others.
 
-    A request that failed, or whose prompt was not counted, took part in steps too, with tokens that nobody
-    knows: what was measured in its span does not tell the time of a step.
+    A request that failed or was cut off, whose prompt was not counted, or whose figures contradict one
+    another (`odd`), took part in steps too, with tokens that nobody knows: what was measured in its span does
+    not tell the time of a step.
 
     A request that was preempted is two rows: up to the preemption, and from its return. The second one's
     `prompt` is all that the request was by then; what of it was computed again is not known (`cached`: NaN).
@@ -33,9 +40,12 @@ class Seen:
     last: Floats
     prompt: Floats
     cached: Floats
-    tokens_a_chunk: Floats
     stamps: list[Floats]
+    """Instants at which tokens came, and how many came at each."""
+    tokens: list[Floats]
     requests: int
+    """Those that were measured and are told of; `odd` are those left out for what they say."""
+    odd: int
     warmup_until: float
     clouded: list[tuple[float, float]]
 
@@ -47,40 +57,64 @@ class _Row(NamedTuple):
     sent: float
     prompt: float
     cached: float
-    tokens_a_chunk: float
     stamps: Floats
+    tokens: Floats
 
 
-def seen(records: Iterable[RequestRecord]) -> Seen:
-    """Columns of a run's requests; those that were not sent are left out."""
-    sent = [r for r in records if r.sent_ns is not None]
+def seen(records: Iterable[RequestRecord], opened: Iterable[OpenedRequest] = ()) -> Seen:
+    """Columns of a run's requests; those that were not sent are left out. `opened`: in flight at its end."""
+    sent = [r for r in records if r.sent_ns is not None and abs(r.sent_ns) < MOST_NS]
     start = min((r.sent_ns or 0 for r in sent), default=0)
-    good = [_row(r, start) for r in sent if _told(r)]
+    found = [(r, _row(r, start)) for r in sent]
+    good = [row for _, row in found if row is not None]
     rows = _divided(good)
     measured = [r.sent_ns or 0 for r in sent if not r.warmup]
+    cut = [((one.sent_ns - start) / NS, np.inf) for one in opened if abs(one.sent_ns) < MOST_NS]
     return Seen(
         sent=np.array([row.sent for row in rows]),
         first=np.array([row.stamps[0] for row in rows]),
         last=np.array([row.stamps[-1] for row in rows]),
         prompt=np.array([row.prompt for row in rows]),
         cached=np.array([row.cached for row in rows]),
-        tokens_a_chunk=np.array([row.tokens_a_chunk for row in rows]),
         stamps=[row.stamps for row in rows],
-        requests=len(good),
-        warmup_until=(min(measured, default=start) - start) / NS,
-        clouded=[_span(r, start) for r in sent if not _told(r)],
+        tokens=[row.tokens for row in rows],
+        requests=sum(row is not None and not r.warmup for r, row in found),
+        odd=sum(row is None and r.failure is None and not r.warmup for r, row in found),
+        warmup_until=(min(measured) - start) / NS if measured else np.inf,
+        clouded=[_span(r, start) for r, row in found if row is None] + cut,
     )
 
 
-def _row(record: RequestRecord, start: int) -> _Row:
-    stamps = np.cumsum([(record.first_token_ns or 0) - start, *record.gaps_ns]) / NS
+def _row(record: RequestRecord, start: int) -> _Row | None:
+    """None where it does not tell which steps it took part in."""
+    if not _told(record):
+        return None
+    gaps = np.array([2 * SAME_RECEIVE_NS, *record.gaps_ns], dtype=float)
+    begins = np.flatnonzero(gaps > SAME_RECEIVE_NS)
+    stamps = (record.first_token_ns or 0) - start + (np.cumsum(gaps) - gaps[0])[begins]
+    tokens = _tokens(record.completion_tokens, np.diff(np.append(begins, len(gaps))))
+    if tokens.mean() > MOST_TOKENS_AT_ONCE:
+        return None
     return _Row(
         sent=((record.sent_ns or 0) - start) / NS,
         prompt=float(record.prompt_tokens or 0),
         cached=float(record.cached_tokens or 0),
-        tokens_a_chunk=(record.completion_tokens or len(stamps)) / len(stamps),
-        stamps=stamps,
+        stamps=stamps / NS,
+        tokens=tokens,
     )
+
+
+def _tokens(counted: int | None, chunks: NDArray[np.int64]) -> Floats:
+    """Tokens that came at each instant. One each, unless more were counted: the last one often has no text.
+
+    A server that speculates, or sends every n-th step, has several tokens in a chunk; a proxy may send
+    several chunks at once.
+    """
+    counted = int(chunks.sum()) if counted is None else counted
+    if counted <= len(chunks) + 1:
+        return np.ones(len(chunks))
+    spread: Floats = chunks.astype(np.float64) * (float(counted) / float(chunks.sum()))
+    return spread
 
 
 def _divided(rows: list[_Row]) -> list[_Row]:
@@ -108,10 +142,11 @@ def _divided(rows: list[_Row]) -> list[_Row]:
 
 def _parts(row: _Row, cuts: NDArray[np.int64]) -> list[_Row]:
     pieces = np.split(row.stamps, cuts)
-    parts = [row._replace(stamps=pieces[0])]
+    parts = [row._replace(stamps=pieces[0], tokens=row.tokens[: len(pieces[0])])]
     for cut, piece in zip(cuts, pieces[1:], strict=True):
-        prompt = row.prompt + cut * row.tokens_a_chunk
-        parts.append(_Row(float(row.stamps[cut - 1]), prompt, np.nan, row.tokens_a_chunk, piece))
+        prompt = row.prompt + float(row.tokens[:cut].sum())
+        tokens = row.tokens[cut : cut + len(piece)]
+        parts.append(_Row(float(row.stamps[cut - 1]), prompt, np.nan, piece, tokens))
     return parts
 
 
@@ -121,14 +156,21 @@ def near_s(gaps: Floats) -> float:
 
 
 def _told(record: RequestRecord) -> bool:
-    """Did it end well, and is it known what it computed?"""
-    return record.failure is None and record.first_token_ns is not None and bool(record.prompt_tokens)
+    """Did it end well, is it known what it computed, and can that be?"""
+    first, sent = record.first_token_ns, record.sent_ns
+    if record.failure is not None or first is None or sent is None or not record.prompt_tokens:
+        return False
+    counts = 0 <= (record.cached_tokens or 0) <= record.prompt_tokens <= MOST_TOKENS
+    counts = counts and 0 <= (record.completion_tokens or 0) <= MOST_TOKENS
+    in_order = sent < first < MOST_NS and min(record.gaps_ns, default=0) >= 0
+    return counts and in_order and sum(record.gaps_ns) < MOST_NS
 
 
 def _span(record: RequestRecord, start: int) -> tuple[float, float]:
-    begin = ((record.sent_ns or 0) - start) / NS
+    sent = record.sent_ns or 0
     end = record.end_ns or record.last_token_ns or record.first_token_ns
-    return begin, float("inf") if end is None else (end - start) / NS
+    known = end is not None and sent <= end < MOST_NS
+    return (sent - start) / NS, ((end or 0) - start) / NS if known else np.inf
 
 
 def under_way(begin: Floats, end: Floats, at: Floats) -> NDArray[np.int64]:
@@ -143,8 +185,7 @@ def contexts(of: Seen, at: Floats) -> Floats:
     have begun, less the same over those that have ended.
     """
     length = np.maximum(of.last - of.first, 1e-9)
-    gaps = np.array([len(one) - 1 for one in of.stamps], dtype=float)
-    speed = gaps * of.tokens_a_chunk / length
+    speed = np.array([one[1:].sum() for one in of.tokens]) / length
     base = of.prompt - speed * of.first
 
     def total(edges: Floats) -> Floats:

@@ -4,6 +4,9 @@ A request that decodes gets a token from every step: its gaps between tokens *ar
 after the other serves as the clock (the one that lasts longest), so that each step is counted once. Where
 nobody decodes, the time to the first token of the next prompt is a stretch of one or more steps.
 
+Where tokens come several at a time (speculation, a server that sends every n-th step), the gap before them
+counts as so many steps: that is what a server takes for them that has one token a step, as the simulated one.
+
 What a step computed follows from the rest: a token for each request between its first and its last one, and
 the parts of the prompts under way. A prompt begins in the first step after it was sent, takes what the
 budget leaves, and ends in the step that gave its first token; when it would have been done before, it has
@@ -36,6 +39,7 @@ class Steps:
     tokens: Floats
     contexts: Floats
     pairs: Floats
+    decoders: Floats
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -51,6 +55,8 @@ class _Spans(NamedTuple):
     alone: NDArray[np.bool_]
     """Nobody decoded."""
     front: NDArray[np.bool_]
+    steps: Floats
+    """Tokens that the clock got at the end."""
 
 
 def steps_of(of: Seen, budget_tokens: int) -> Steps:
@@ -59,15 +65,26 @@ def steps_of(of: Seen, budget_tokens: int) -> Steps:
     spans = _spans(of, near)
     middle = (spans.begin + spans.end) / 2
     decoders = np.where(spans.alone, 0, under_way(of.first, of.last, middle)).astype(float)
-    read = np.where(spans.alone, 0.0, contexts(of, middle) + decoders / 2)
-    work = _Work(np.ones(len(middle)), decoders * _mean(of.tokens_a_chunk), read, np.zeros(len(middle)))
+    read = np.where(spans.alone, 0.0, spans.steps * (contexts(of, middle) + decoders / 2))
+    work = _Work(spans.steps.copy(), decoders * spans.steps, read, np.zeros(len(middle)))
     lost = _add_prompts(of, spans, work, budget_tokens, near)
     kept = (spans.end > spans.begin) & ~_unclear(of, spans, work.steps)
     kept &= spans.begin >= of.warmup_until - near
-    for begin, end in (*of.clouded, *lost):
-        kept &= (spans.end <= begin + near) | (spans.begin >= end - near)
+    kept &= ~_touched(spans, [*of.clouded, *lost], near)
     seconds, front = spans.end - spans.begin, spans.front.astype(float)
-    return Steps(*(column[kept] for column in (seconds, front, *work)))
+    return Steps(*(column[kept] for column in (seconds, front, *work, decoders)))
+
+
+def _touched(spans: _Spans, by: list[tuple[float, float]], near: float) -> NDArray[np.bool_]:
+    """Which spans lie in one of those, by more than `near`."""
+    edges = np.array(by, dtype=float).reshape(-1, 2)
+    first = np.searchsorted(np.maximum.accumulate(spans.end), edges[:, 0] + near, side="right")
+    after = np.searchsorted(np.maximum.accumulate(spans.begin), edges[:, 1] - near, side="left")
+    change, some = np.zeros(len(spans.begin) + 1, dtype=np.int64), first < after
+    np.add.at(change, first[some], 1)
+    np.add.at(change, after[some], -1)
+    touched: NDArray[np.bool_] = np.cumsum(change)[:-1] > 0
+    return touched
 
 
 def _unclear(of: Seen, spans: _Spans, steps: Floats) -> NDArray[np.bool_]:
@@ -85,13 +102,9 @@ class _Work(NamedTuple):
     pairs: Floats
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else 1.0
-
-
 def _spans(of: Seen, near: float) -> _Spans:
     """Gaps of the requests that serve as the clock, and the stretches before them, in order of time."""
-    pieces: list[tuple[Floats, Floats, bool, bool]] = []
+    pieces: list[tuple[Floats, Floats, bool, bool, Floats]] = []
     order = np.argsort(of.first, kind="stable")
     at, clock, position = -np.inf, -1, 0
     while True:
@@ -101,21 +114,22 @@ def _spans(of: Seen, near: float) -> _Spans:
                 clock = candidate
             position += 1
         if clock >= 0 and of.last[clock] > at + near:
-            ticks = of.stamps[clock]
-            ticks = ticks[np.searchsorted(ticks, at - near) :]
-            pieces.append((ticks[:-1], ticks[1:], False, False))
+            begin = int(np.searchsorted(of.stamps[clock], at - near))
+            ticks = of.stamps[clock][begin:]
+            pieces.append((ticks[:-1], ticks[1:], False, False, of.tokens[clock][begin + 1 :]))
             at = float(of.last[clock])
         elif position < len(order):
             sent, first = float(of.sent[order[position]]), float(of.first[order[position]])
-            pieces.append((np.array([max(sent, at)]), np.array([first]), True, sent >= at))
+            pieces.append((np.array([max(sent, at)]), np.array([first]), True, sent >= at, np.ones(1)))
             at = first
         else:
             break
     return _Spans(
         begin=np.concatenate([begin for begin, *_ in pieces]),
         end=np.concatenate([end for _, end, *_ in pieces]),
-        alone=np.concatenate([np.full(len(begin), alone) for begin, _, alone, _ in pieces]),
-        front=np.concatenate([np.full(len(begin), front) for begin, _, _, front in pieces]),
+        alone=np.concatenate([np.full(len(begin), alone) for begin, _, alone, *_ in pieces]),
+        front=np.concatenate([np.full(len(begin), front) for begin, _, _, front, _ in pieces]),
+        steps=np.concatenate([steps for *_, steps in pieces]),
     )
 
 
@@ -126,7 +140,7 @@ def _add_prompts(
 
     of prompts that found no step, and of those whose hits are not known (a preempted request's return).
     """
-    room = np.where(spans.alone, np.inf, np.maximum(budget_tokens - work.tokens, 0.0))
+    room = np.where(spans.alone, np.inf, np.maximum(budget_tokens * spans.steps - work.tokens, 0.0))
     in_stretch = np.zeros(len(room))
     lost = []
     for row in np.argsort(of.first, kind="stable"):
@@ -143,9 +157,8 @@ def _add_prompts(
             lost.append((float(spans.begin[first + np.flatnonzero(parts)[0]]), float(of.first[row])))
         room[place] -= parts
         in_stretch[place] += np.where(spans.alone[place], parts, 0.0)
-        for part in np.flatnonzero(parts):
-            done = _compute(work, first + int(part), done, float(parts[part]), budget_tokens)
-    work.steps[:] = np.maximum(np.ceil(in_stretch / budget_tokens), 1.0)
+        _compute(work, place, done, parts, budget_tokens)
+    work.steps[:] = np.where(spans.alone, np.maximum(np.ceil(in_stretch / budget_tokens), 1.0), spans.steps)
     return lost
 
 
@@ -179,12 +192,11 @@ def _waited(takes: Floats, seconds: Floats, new: float) -> Floats:
     return found
 
 
-def _compute(work: _Work, place: int, done: float, tokens: float, budget_tokens: int) -> float:
-    """One part of a prompt whose first `done` tokens are there; returns how many are there then."""
-    while tokens > 0:
-        count = min(tokens, float(budget_tokens))
-        work.tokens[place] += count
-        work.contexts[place] += done + count
-        work.pairs[place] += count * done + count * (count + 1) / 2
-        done, tokens = done + count, tokens - count
-    return done
+def _compute(work: _Work, place: slice, done: float, parts: Floats, budget_tokens: int) -> None:
+    """A prompt's parts, whose first `done` tokens are there; each in steps of the budget and a last one."""
+    before = done + np.cumsum(parts) - parts
+    whole = np.floor(parts / budget_tokens)
+    rest = np.where(parts > whole * budget_tokens, before + parts, 0.0)
+    work.tokens[place] += parts
+    work.contexts[place] += whole * before + budget_tokens * whole * (whole + 1) / 2 + rest
+    work.pairs[place] += parts * before + parts * (parts + 1) / 2
