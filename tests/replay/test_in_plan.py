@@ -99,7 +99,7 @@ def test_lengths_without_arrivals_are_drawn_and_all_wait(
     document, text = planned(tmp_path, capsys, lengths, *argv)
     found = document["replay"]
     assert (found["arrivals"], found["requests"], found["trace_requests"]) == ("all at once", DRAWS, None)
-    now, _, advised, longer = found["runs"]
+    now, advised, longer = found["runs"]
     assert now["why"] == "the default limit, answers alike"
     assert longer["why"] == "as this plan recommends, long answers to long requests"
     assert advised["max_num_seqs"] == document["concurrency"]["distribution"]["max_num_seqs"]
@@ -107,7 +107,7 @@ def test_lengths_without_arrivals_are_drawn_and_all_wait(
     assert longer["preemptions"] > advised["preemptions"]
     assert (now["refused"], now["hit_rate"]) == (0, None)
     assert any("assumed: 25% of all tokens" in note for note in found["notes"])
-    assert "600 requests of these lengths, all waiting from the start, through this pool" in text
+    assert "300 requests of these lengths, all waiting from the start, through this pool" in text
     assert "requests of these lengths, all waiting from the start, simulated" in page.read_text()
     again, _ = planned(tmp_path, capsys, lengths, *argv)
     assert again["replay"] == found
