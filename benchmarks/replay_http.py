@@ -89,13 +89,14 @@ def run(workload: Path, options: argparse.Namespace) -> dict[str, Any]:
     good = [r for r in data.records if r.failure is None and not r.warmup and r.first_token_ns]
     ttft = sorted((r.first_token_ns - (r.intended_ns or 0)) / 1e9 for r in good if r.first_token_ns)
     prompt = sum(r.prompt_tokens or 0 for r in good)
+    told = any(r.cached_tokens is not None for r in good)
     return {
         "path": path,
         "valid": done.returncode == 0,
         "n": len(good),
         "ttft_p50": ttft[len(ttft) // 2],
         "ttft_p95": ttft[int(len(ttft) * 0.95)],
-        "hit": sum(r.cached_tokens or 0 for r in good) / prompt,
+        "hit": sum(r.cached_tokens or 0 for r in good) / prompt if told else None,
         "preemptions": summarise(data).metrics.preemptions or 0.0,
     }
 
@@ -133,7 +134,8 @@ def report(
     ]
     for what, real, told in rows:
         error = f"{100 * (told / real - 1):+.1f} %" if real else "-"
-        lines.append(f"| {what} | {real:.4g} | {told:.4g} | {error} |")
+        measured = "not told" if real is None else f"{real:.4g}"
+        lines.append(f"| {what} | {measured} | {told:.4g} | {error} |")
     return lines
 
 
