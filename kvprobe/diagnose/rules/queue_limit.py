@@ -17,6 +17,7 @@ from kvprobe.diagnose.rules.queue_words import (
     configured,
     over_the_limit,
     overload,
+    queue_evidence,
     waiting_share,
 )
 from kvprobe.diagnose.rules.slot_limit import slot_limit
@@ -103,18 +104,7 @@ def _said(
         f"{plural(round(cap), 'request')} ran at a time, {stated}, and up to {whole(longest)} waited in "
         f"{plural(len(queued), 'reading')}, with at most {percent(most)} of the KV pool in use{took}.",
         [
-            evidence(
-                activity.RUNNING,
-                f"never more than {whole(cap)} running",
-                running_max=(cap, "count"),
-                limit=(cap if known else None, "count"),
-            ),
-            evidence(
-                WAITING,
-                f"up to {whole(longest)} waiting",
-                waiting_max=(longest, "count"),
-                readings_with_queue=(len(queued), "count"),
-            ),
+            *queue_evidence(cap, longest, len(queued), known=known),
             evidence(activity.KV_USAGE, f"{percent(most)} at most", kv_usage_max=(most, "ratio")),
         ],
         check_first=["the limit on concurrent sequences (vLLM, bundled server: --max-num-seqs)"],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from kvprobe.diagnose.model import Evidence
+from kvprobe.diagnose.rules.base import evidence
 from kvprobe.diagnose.view import View
+from kvprobe.summary import activity
 from kvprobe.summary.memory import whole as label_number
-from kvprobe.summary.units import figures
+from kvprobe.summary.units import figures, whole
 
 WAITING = "engine.requests_waiting"
 PINNED = 0.8
@@ -46,3 +49,21 @@ def waiting_share(view: View) -> float | None:
     """Share of TTFT spent in the server's queue, by its own histograms; null where it has none."""
     queue, ttft = view.increase("engine.queue_seconds_sum"), view.increase("engine.ttft_seconds_sum")
     return min(queue.value / ttft.value, 1.0) if queue and ttft and ttft.value > 0 else None
+
+
+def queue_evidence(cap: float, longest: float, readings: int, *, known: bool) -> list[Evidence]:
+    """How many ran at most, which is the limit where it is `known`, and how many waited in the readings."""
+    return [
+        evidence(
+            activity.RUNNING,
+            f"never more than {whole(cap)} running",
+            running_max=(cap, "count"),
+            limit=(cap if known else None, "count"),
+        ),
+        evidence(
+            WAITING,
+            f"up to {whole(longest)} waiting",
+            waiting_max=(longest, "count"),
+            readings_with_queue=(readings, "count"),
+        ),
+    ]

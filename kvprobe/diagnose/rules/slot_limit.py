@@ -12,7 +12,14 @@ from collections import Counter
 from kvprobe.diagnose.model import Evidence
 from kvprobe.diagnose.rules.base import Candidate, evidence, finding
 from kvprobe.diagnose.rules.pool_words import pool_refusals
-from kvprobe.diagnose.rules.queue_words import PINNED, WAITING, configured, over_the_limit, overload
+from kvprobe.diagnose.rules.queue_words import (
+    PINNED,
+    WAITING,
+    configured,
+    over_the_limit,
+    overload,
+    queue_evidence,
+)
 from kvprobe.diagnose.view import View
 from kvprobe.summary import activity
 from kvprobe.summary.units import percent, plural, whole
@@ -80,18 +87,7 @@ def _evidence(
     cap: float, longest: float, readings: int, fullest: float | None, *, known: bool
 ) -> list[Evidence]:
     told = [
-        evidence(
-            activity.RUNNING,
-            f"never more than {whole(cap)} running",
-            running_max=(cap, "count"),
-            limit=(cap if known else None, "count"),
-        ),
-        evidence(
-            WAITING,
-            f"up to {whole(longest)} waiting",
-            waiting_max=(longest, "count"),
-            readings_with_queue=(readings, "count"),
-        ),
+        *queue_evidence(cap, longest, readings, known=known),
     ]
     if fullest is not None:
         text = f"the fullest slot held {percent(fullest)} of its context"
